@@ -20,8 +20,8 @@ from oapl_core.errors import Diverged, OaplError, StageFailed
 from oapl_core.planning.plan import Step, helping_steps
 from oapl_core.plugins import resolve
 from oapl_core.run_folder.lock import owner
-from oapl_core.run_folder.object_store import below
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.operation.secrets import below
 
 REPLACED = 2
 """How often a helper that failed is started again."""

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from oapl_core.errors import OaplError
 from oapl_core.launch import Here
 from oapl_core.planning.plan import Step
+from oapl_core.plugins import resolve
 from oapl_core.progress import say
-from oapl_core.rollouts.remote.joining import serve
 from oapl_core.run_folder.helping import helping
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
@@ -34,7 +34,7 @@ def carry_out(order: Order, tell: Tell) -> None:
     if order.mirror:
         folder = Path("data/joined", urlsplit(order.mirror).path.rpartition("/")[2], order.step.label.replace(" ", "_"))
         with hold(folder):
-            serve(order.mirror, folder, tell, idle_s=_IDLE_S, number=order.step.round)
+            resolve("store", "mirror").serve(order.mirror, folder, tell, idle_s=_IDLE_S, number=order.step.round)
         return
     root = Path(order.run_dir)
     with helping(root, order.holder, order.step.label):

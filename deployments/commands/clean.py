@@ -9,8 +9,8 @@ import typer
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, candidates_of_evaluation, remove
 from oapl_core.evaluation.folder import RECORD, EvaluationFolder
+from oapl_core.run_folder.following import catch_up
 from oapl_core.run_folder.lock import hold
-from oapl_core.run_folder.mirror import catch_up
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import readable
@@ -53,7 +53,7 @@ def clean(
             tell(f"{run.root}: nothing to remove")
         elif yes:
             if isinstance(run, Run):
-                catch_up(run, tell)  # files that are missing in the mirror are sent before they are deleted here
+                catch_up(run, tell, ("mirror",))  # what is missing in the copy is sent before it is deleted here
             remove(run, going)
             tell(f"{run.root}: {size} freed; the ledger records what went, and nothing is made again for it")
         else:

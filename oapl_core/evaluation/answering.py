@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,17 +19,16 @@ from oapl_core.evaluation.measures import Row
 from oapl_core.evaluation.questions import Target
 from oapl_core.evaluation.workers import Workers
 from oapl_core.progress import Progress
-from oapl_core.rollouts.in_flight import sweep
 from oapl_core.rollouts.parts import Part
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import Sampling
-from oapl_core.run_folder.parts import lock, unlock
-from oapl_core.run_folder.run import IN_FLIGHT
+from oapl_core.run_folder.parts import store_of
 from oapl_core.run_folder.run_record import verdicts_on
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.verdicts.rewards import Judges
 from oapl_core.verdicts.verify import judge_part
 
+_STAGE = "evaluation"
 _WAIT_S = 0.25  # until free parts are looked for again: a dead process's part should not wait longer
 
 
@@ -100,8 +99,8 @@ class Answering:
                 self._workers.look_around()
                 time.sleep(_WAIT_S)
             if self._workers.replica.concludes:  # what still lies there belongs to nobody
-                sweep(place)
-                sweep(verdicts_on(target.rollouts[0]).parent)
+                for wanted in (target.wanted_rollouts, target.wanted_verdicts):
+                    store_of(wanted, _STAGE).close()
             self._rows[place] = list(target.rows())
         return self._rows[place]
 
@@ -128,13 +127,15 @@ class Answering:
         if missing:
             if self._is_lent:
                 asking = replace(asking, details={"startup_s": {"shared with other arms": 0.0}})
-            sampling = Sampling(
-                asking,
-                lambda: self._ready(target),
-                self._workers.look_around,
-                written=lambda part: self._judge_later(target, part.path),
-            )
-            self._missing[asking.rollouts] = sampling.sample_free(missing, self._progress)
+            with store_of(target.wanted_rollouts, _STAGE) as parts:
+                sampling = Sampling(
+                    asking,
+                    lambda: self._ready(target),
+                    self._workers.look_around,
+                    parts,
+                    written=lambda part: self._judge_later(target, part.path),
+                )
+                self._missing[asking.rollouts] = sampling.sample_free(missing, self._progress)
 
     def _ready(self, target: Target) -> Sampler:
         """Return the engine with the target's weights."""
@@ -170,14 +171,7 @@ class Answering:
     def _judge(self, target: Target, part: Path, judges: Judges) -> None:
         """Judge one part and record its verdicts, unless another process has it; runs in the thread."""
         verdicts = verdicts_on(part)
-        place = verdicts.parent / IN_FLIGHT / part.stem
-        file = lock(place)
-        if file is None:
-            return
-        try:
-            if not target.is_judged(part):
+        with store_of(target.wanted_verdicts, _STAGE) as parts:
+            if parts.claim(verdicts):
                 target.judging.record(part, verdicts, judge_part(target.judging, judges, part, self._outcomes))
-        finally:
-            unlock(place, file)
-            with suppress(OSError):  # other parts are being judged
-                place.parent.rmdir()
+                parts.finish(verdicts)

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from oapl_core.rollouts.parts import Part, cut
-from oapl_core.rollouts.remote.sharing import Provenance
+from oapl_core.rollouts.parts import Part, Provenance, cut
 from oapl_core.rollouts.sampling import Asking, Prompts
+from oapl_core.run_folder.parts import Wanted
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import ROLLOUTS_DIR, Run
 from oapl_core.run_folder.run_record import answers, verdicts_on
@@ -134,11 +134,23 @@ class Target:
 
     def is_sampled(self, part: Path) -> bool:
         """Tell whether the answers of a part are recorded, of these inputs and settings."""
-        return self.asking.folder.is_done(part, self.asking.provenance.inputs, self.asking.provenance.settings)
+        return self.asking.provenance.has_made(self.asking.folder, part)
 
     def is_judged(self, part: Path) -> bool:
         """Tell whether the verdicts on a part's answers are recorded, too."""
         return self.is_sampled(part) and self.judging.is_done(part, verdicts_on(part))
+
+    @property
+    def wanted_rollouts(self) -> Wanted:
+        """Parts of its answers, as a store is told of them."""
+        return Wanted(self.asking.folder, self.asking.rollouts, self.is_sampled)
+
+    @property
+    def wanted_verdicts(self) -> Wanted:
+        """Parts of the verdicts on its answers, as a store is told of them."""
+        rollouts = self.asking.rollouts
+        place = verdicts_on(rollouts / "any").parent
+        return Wanted(self.asking.folder, place, lambda verdicts: self.is_judged(rollouts / verdicts.name))
 
     @cached_property
     def _kinds(self) -> dict[str, str]:

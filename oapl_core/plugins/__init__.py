@@ -33,6 +33,7 @@ Kind = Literal[
     "rows",
     "runner",
     "sampler",
+    "store",
     "tracker",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -58,8 +59,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "check": "deployments.commands.check:check",
         "du": "deployments.commands.du:du",
         "clean": "deployments.commands.clean:clean",
-        "fetch": "deployments.commands.fetch:fetch",
-        "join": "deployments.commands.join:join",
+        "fetch": "oapl_extras.remote.fetch_command:fetch",
+        "join": "oapl_extras.remote.join_command:join",
         "import": "oapl_extras.exchange.import_command:import_",
         "export": "oapl_extras.exchange.export_command:export",
         "push": "oapl_extras.exchange.push_command:push",
@@ -134,7 +135,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "observer": {
         "fit": "oapl_extras.plan.fitting:look_ahead",
-        "mirror": "oapl_core.run_folder.mirror:mirroring",
+        "mirror": "oapl_extras.remote.mirroring:mirroring",
         "assets": "oapl_extras.prefect_pages.assets:Assets",
         "pages": "oapl_extras.prefect_pages.pages:Pages",
         "page": "oapl_extras.prefect_pages.pages:Page",
@@ -148,6 +149,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "rows": {"demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig"},
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {"servers": "oapl_extras.servers.servers:ServerSampler"},
+    "store": {
+        "folder": "oapl_core.run_folder.parts:FolderParts",
+        "mirror": "oapl_extras.remote.mirror_parts:MirrorParts",
+    },
     "tracker": {name: f"oapl_extras.trackers.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
 }
 """Places of what ships, ``module:object``, by kind and name."""
@@ -160,6 +165,7 @@ _SETTINGS: Mapping[Kind, str] = {
     "reward": "reward.function",
     "rows": "rounds.rows",
     "runner": "fleet.STAGE.runner",
+    "store": "fleet.STAGE.through",
     "tracker": "training.trackers",
 }
 """Settings that name things of a kind, for messages."""

@@ -9,13 +9,12 @@ Answers come from an engine of our own or, with ``[sampler]``, from servers (``s
 
 The parts are a queue that any number of processes share. They are the replicas that this one starts
 (``engine.replicas``), and the same command on other machines that see the run folder. Machines that do not see it take
-parts through the mirror (``join.py``, where ``fleet.rollouts.through`` says so). Each ends when every part is recorded.
+parts through a store of another name (``fleet.rollouts.through``). Each ends when every part is settled.
 An answer depends on its seed, not on who samples it.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,15 +26,13 @@ from oapl_core.planning.plan import round_steps
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.drawing import Chosen, choose_problems
 from oapl_core.rollouts.engine import SamplingEngine
-from oapl_core.rollouts.in_flight import sweep
-from oapl_core.rollouts.parts import Part, cut
-from oapl_core.rollouts.remote.part_queue import LEASE_S, Opened, PartQueue, open_round
-from oapl_core.rollouts.remote.sharing import Provenance, Sharing
+from oapl_core.rollouts.made_elsewhere import count_checked
+from oapl_core.rollouts.parts import Part, Provenance, cut
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Asking, Prompts, Sampling
 from oapl_core.run_folder.cutting import decide
-from oapl_core.run_folder.object_store import ObjectStore
+from oapl_core.run_folder.parts import Details, Parts, Wanted, store_of
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
@@ -52,9 +49,9 @@ def generate(
     replica: int = 0,
     command: Sequence[str] = _COMMAND,
     share: int = 1,
-    lease_s: float = LEASE_S,
+    store: Callable[[Wanted], Parts] | None = None,
 ) -> None:
-    """Sample what is missing of round ``number`` and return when every part is recorded, by whomever.
+    """Sample what is missing of round ``number`` and return when every part is settled, by whomever.
 
     Args:
         run: the run folder.
@@ -63,7 +60,7 @@ def generate(
         replica: which of ``engine.replicas`` this process is; 0 starts the others.
         command: what starts another replica, without its arguments.
         share: which of the machines of `fleet.rollouts` this is; only names of logs depend on it.
-        lease_s: as ``PartQueue`` has it.
+        store: where parts are claimed, unset as the settings say.
 
     Raises:
         DataError: no such round, no prompts, the policy's folder is missing, broken or not the recorded one.
@@ -80,12 +77,10 @@ def generate(
     provenance = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), settings)
     work = Work(run, number, prompts, chosen.problems, policy, provenance)
     log = run.log(round_steps(number)[0].label + (f" share {share}" if share > 1 else ""))
-    with _shared(work, _store(run), lease_s) as sharing:
-        work.finish([*command, str(run.root)], log, start, replica, sharing)
-    if replica == 0:  # all parts are recorded, so what still lies there belongs to nobody
-        sweep(run.rollouts(number))
-        if sharing:
-            sharing.queue.close()
+    with store(work.wanted) if store else store_of(work.wanted, "rollouts") as parts:
+        work.finish([*command, str(run.root)], log, parts, start, replica)
+    if replica == 0:  # all parts are settled, so what still lies there belongs to nobody
+        parts.close()
 
 
 @dataclass(frozen=True)
@@ -130,22 +125,37 @@ class Work:
             **config.sampling.model_dump(include={"max_tokens", "flush_s", "stop", "stop_tokens"}),
         )
 
+    @property
+    def wanted(self) -> Wanted:
+        """Parts of the round, as a store is told of them."""
+        run, made, place = self.run, self.provenance, self.run.rollouts(self.number)
+        prompts, policy = run.name(run.prompts), run.name(self.policy)
+        made_of = {"run": run.root.name, "round": self.number, "policy": policy, "prompts": prompts, **vars(made)}
+        made_of["is_base"] = policy not in run.ledger.artifacts()
+        return Wanted(run, place, partial(made.has_made, run), made_of, self._record)
+
+    def _record(self, path: Path, fetch: Callable[[Path], None], details: Details) -> None:
+        """Record a part that another machine made, if it is what the round asks for."""
+        part = next(part for part in self.parts if part.path == path)
+        with self.run.writing(path, self.provenance.inputs, self.provenance.settings) as draft:
+            fetch(draft.path)
+            draft.rows = count_checked(self.run, self.number, part, draft.path, self.provenance.policy_hash)
+            draft.details = dict(details)
+
     def finish(
         self,
         command: Sequence[str],
         log: Path,
+        parts: Parts,
         start: Callable[[Path, EngineConfig], Sampler] | None = None,
         replica: int = 0,
-        sharing: Sharing | None = None,
     ) -> None:
         """Do what ``generate`` does; ``command`` starts another replica, without its options, ``log`` is our log."""
         run, number = self.run, self.number
-        missing = [part for part in self.parts if not self.provenance.has_made(run, part)]
+        # what others finished while we were away needs no engine here
+        settled = parts.settled([part.path for part in self.parts])
+        missing = [part for part in self.parts if part.path not in settled]
         total = sum(part.answers for part in self.parts)
-        if sharing:
-            sharing.send_recorded([part for part in self.parts if part not in missing])
-            # What others finished while we were away needs no engine here.
-            missing = [part for part in missing if sharing.settle(part) is None]
         if not missing:
             say(f"round {number}: {total:,} rollouts are done")
             return
@@ -153,32 +163,12 @@ class Work:
         arguments, begin = [*command, "--round", str(number)], start or _sampler(run, replica)
         with others(arguments, count, log) as more, begin(self.policy, run.config.engine) as sampler:
             say(started(sampler))
-            work = Sampling(self.asking, lambda: sampler, more.report, sharing)
+            work = Sampling(self.asking, lambda: sampler, more.report, parts)
             with Progress(f"round {number}: sampling", total, "rollouts") as progress:
                 progress.skip(total - sum(part.answers for part in missing))
                 work.finish(missing, progress)
             say(work.summary())
             more.wait()
-
-
-def _store(run: Run) -> ObjectStore | None:
-    """Return the store from which machines that do not see the run folder take parts, if they may."""
-    mirror = run.config.mirror if run.config.fleet.through_mirror else None
-    return None if mirror is None else ObjectStore(mirror, run.root.name)
-
-
-@contextmanager
-def _shared(work: Work, store: ObjectStore | None, lease_s: float) -> Iterator[Sharing | None]:
-    """Yield the round's queue in ``store``, opened if it is not yet; None without a store."""
-    if store is None:
-        yield None
-        return
-    run, made = work.run, work.provenance
-    prompts, policy = run.name(run.prompts), run.name(work.policy)
-    base = policy not in run.ledger.artifacts()
-    wanted = Opened("", run.root.name, work.number, policy, base, prompts, made.policy_hash, made.inputs, made.settings)
-    with PartQueue(store, open_round(store, wanted), "the run folder", lease_s, needs_store=False) as queue:
-        yield Sharing(queue, run, work.number, made, is_holder=True)
 
 
 def _sampler(run: Run, replica: int) -> Callable[[Path, EngineConfig], Sampler]:

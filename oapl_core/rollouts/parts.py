@@ -1,12 +1,27 @@
-"""The parts of a round: consecutive problems whose answers become one Parquet file, and the rows they have so far."""
+"""Parts of rollouts: consecutive problems whose answers become one Parquet file, and the rows they have so far."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oapl_core.run_folder.recorded import Recorded
+
 Row = dict[str, Any]
 """One row of tables.ROLLOUTS."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Weights, inputs and settings that rollouts are made from; a part made from others is sampled again."""
+
+    policy_hash: str
+    inputs: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    def has_made(self, folder: Recorded, part: Path) -> bool:
+        """Tell whether ``part`` is recorded, of this provenance, and still what was recorded."""
+        return folder.is_done(part, self.inputs, self.settings)
 
 
 @dataclass

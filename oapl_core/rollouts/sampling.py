@@ -16,10 +16,10 @@ from typing import Any, Literal
 from oapl_core.devices import hardware
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.in_flight import InFlight
-from oapl_core.rollouts.parts import Part, Row
-from oapl_core.rollouts.remote.sharing import Provenance, Sharing
+from oapl_core.rollouts.parts import Part, Provenance, Row
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.turn_sampler import TurnSampler, turn_sampler
+from oapl_core.run_folder.parts import Parts
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.environment import EnvironmentConfig
@@ -92,7 +92,7 @@ class Sampling:
         asking: Asking,
         engine: Callable[[], Sampler],
         look: Callable[[], None],
-        sharing: Sharing | None = None,
+        parts: Parts,
         written: Callable[[Part], None] | None = None,
     ) -> None:
         """Prepare; nothing is claimed yet.
@@ -101,17 +101,16 @@ class Sampling:
             asking: which answers.
             engine: gives the started engine with the checkpoint's weights; called when the first part is claimed.
             look: called now and then, to look after other processes.
-            sharing: a queue that machines without the run folder take parts from, too.
+            parts: store in which parts are claimed; its context is around this work.
             written: called with each part that was sampled and recorded here.
         """
         self._asking, self._folder, self._provenance = asking, asking.folder, asking.provenance
-        self._engine, self._look, self._sharing, self._written = engine, look, sharing, written
-        queue, made_of = sharing.queue if sharing else None, (asking.provenance.inputs, asking.provenance.settings)
-        self._in_flight = InFlight(asking.rollouts, *made_of, asking.flush_s, queue)
+        self._engine, self._look, self._parts, self._written = engine, look, parts, written
+        self._in_flight = InFlight(parts, asking.provenance.inputs, asking.provenance.settings, asking.flush_s)
         self._stack = ExitStack()
         self._sampler: Sampler | None = None
-        self._open: dict[str, Part] = {}
-        """Parts that are not recorded and that this process has not claimed, by their name in the ledger."""
+        self._open: dict[Path, Part] = {}
+        """Parts that are not settled and that this process has not claimed."""
         self._whole: list[Part] = []
         """Parts whose last answer is here."""
         self._place: dict[str, tuple[Part, int, int]] = {}  # of each request in the engine: part, problem, sample
@@ -128,19 +127,19 @@ class Sampling:
         self._in_flight.keep_turns(self._place[key][0], key, state)
 
     def finish(self, parts: Sequence[Part], progress: Progress) -> None:
-        """Claim, sample and write parts until all are recorded, by whomever.
+        """Claim, sample and write parts until all are settled, by whomever.
 
         Raises:
             OSError: the disk is full or read-only.
         """
-        self._open = {self._folder.name(part.path): part for part in parts}
+        self._open = {part.path: part for part in parts}
         with self._in_flight, self._stack:
             # One pass claims every part that is free. More are needed where other processes hold parts: if one of them
-            # dies, its part is free, so this process stays until every part is recorded.
+            # dies, its part is free, so this process stays until every part is settled.
             self._sample_free(progress)
             while self._open:
                 time.sleep(_WAIT_S)
-                self._look_around(progress)
+                self._look()
                 self._sample_free(progress)
 
     def sample_free(self, parts: Sequence[Part], progress: Progress) -> list[Part]:
@@ -149,12 +148,13 @@ class Sampling:
         Raises:
             OSError: the disk is full or read-only.
         """
-        self._open = {self._folder.name(part.path): part for part in parts}
+        self._open = {part.path: part for part in parts}
         with self._in_flight, self._stack:
             self._sample_free(progress)
         return list(self._open.values())
 
     def _sample_free(self, progress: Progress) -> None:
+        self._settle(progress)
         requests = self._requests(progress)
         # before an engine is started, or weights are loaded, for nothing
         first = next(requests, None)
@@ -182,8 +182,8 @@ class Sampling:
         """Pass once over the open parts: those that nobody else has are claimed as the engine has room."""
         # Lazily: a part is claimed when the engine has room for its first request. Who claimed all parts at once would
         # leave nothing to the other processes.
-        for name, part in list(self._open.items()):
-            if not self._claim(name, part, progress):
+        for part in list(self._open.values()):
+            if not self._claim(part, progress):
                 continue
             self._ready()  # a start of the engine is not the part's time
             part.started_s = time.monotonic()
@@ -193,14 +193,10 @@ class Sampling:
                 self._place[request.key] = part, place, sample
                 yield request
 
-    def _claim(self, name: str, part: Part, progress: Progress) -> bool:
-        if name not in self._open or self._is_recorded(name, part, progress) or not self._in_flight.claim(part):
+    def _claim(self, part: Part, progress: Progress) -> bool:
+        if part.path not in self._open or not self._in_flight.claim(part):
             return False
-        # Look again, now that nobody else can finish it: another process may have done so just before we had the lock.
-        if self._is_recorded(name, part, progress):
-            self._in_flight.release(part)
-            return False
-        del self._open[name]
+        del self._open[part.path]
         if part.rows:
             say(f"{part.path.name}: {len(part.rows)} of its {part.answers} answers were sampled before")
             progress.skip(len(part.rows))
@@ -208,17 +204,13 @@ class Sampling:
             self._whole.append(part)
         return True
 
-    def _is_recorded(self, name: str, part: Part, progress: Progress) -> bool:
-        """Tell whether another process has recorded an open part; then it is no longer open."""
-        if self._folder.is_done(part.path, self._provenance.inputs, self._provenance.settings):
-            tokens = self._folder.ledger.artifacts()[name].details["response_tokens"]
-        elif self._sharing is None or (tokens := self._sharing.settle(part)) is None:
-            return False
-        del self._open[name]
-        self._answers += part.answers
-        self._tokens += tokens
-        progress.advance(part.answers)
-        return True
+    def _settle(self, progress: Progress) -> None:
+        """Count open parts that others have finished meanwhile; they are no longer open."""
+        for path, details in self._parts.settled(self._open).items():
+            part = self._open.pop(path)
+            self._answers += part.answers
+            self._tokens += details["response_tokens"]
+            progress.advance(part.answers)
 
     def _keep(self, answer: SampledAnswer, progress: Progress) -> None:
         part, place, sample = self._place.pop(answer.request.key)
@@ -236,14 +228,10 @@ class Sampling:
             self._write(self._whole.pop(0))
 
     def _look_around(self, progress: Progress) -> None:
-        """Look now and then for parts that others have recorded, and for others that died."""
+        """Look now and then for parts that others have finished, and for others that died."""
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             self._look()
-            recorded = self._folder.ledger.artifacts().keys() & self._open.keys()
-            if self._sharing:
-                recorded |= self._sharing.finished(self._open)
-            for name in sorted(recorded):
-                self._is_recorded(name, self._open[name], progress)
+            self._settle(progress)
             progress.advance(0)
             self._looked = time.monotonic()
 
@@ -306,9 +294,6 @@ class Sampling:
                 "sampling_s": round(start - part.started_s, 3),
                 **self._asking.details,
             }
-        # After the ledger and before the lock goes: killed in between, the next start sends it (`send_recorded`).
-        if self._sharing:
-            self._sharing.send(part)
         self._in_flight.release(part)  # only now: killed before the ledger has the part, its answers are in the pieces
         part.rows.clear()
         self._writing_s += time.monotonic() - start

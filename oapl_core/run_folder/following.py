@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from oapl_core import plugins
-from oapl_core.errors import ConfigError
+from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.plugins import resolve
 from oapl_core.run_folder.ledger import ArtifactEntry, Entry, StageEntry
 from oapl_core.run_folder.run import Run
 
@@ -53,6 +53,9 @@ class Observer:
     def settle(self) -> None:
         """Look at the ledger as a whole: before the first stage, after the entries of a look, and at the end."""
 
+    def fetch(self) -> None:
+        """Make the run's folder, which is not there, from what the observer has of it, if that is a run."""
+
     def end(self, behind: bool) -> None:
         """Leave; ``behind``: it was away to the end and misses something."""
 
@@ -80,7 +83,7 @@ def observer(name: str, run: Any, tell: Tell) -> Observer:
 
 
 def _made(name: str, run: Any, tell: Tell) -> Observer | None:
-    found = plugins.resolve("observer", name)(run, tell)
+    found = resolve("observer", name)(run, tell)
     if found is not None and not isinstance(found, Observer):
         raise ConfigError(
             f"observers: {name} makes a {type(found).__name__}, which is no observer; derive it from "
@@ -115,6 +118,22 @@ def follow(
             follower.join()
     for follower in followers:
         follower.refuse()
+
+
+def catch_up(run: Run, tell: Tell, names: Sequence[str]) -> None:
+    """Have the observers of those names look at the ledger once: before something goes here on purpose.
+
+    Raises:
+        StageFailed: one does not reach what it talks to.
+        ConfigError: as ``made``.
+    """
+    for name in names:
+        try:
+            observer(name, run, tell).settle()
+        except OSError as error:
+            raise StageFailed(
+                f"{name}: {error}; nothing was deleted; mend that and run the same command again"
+            ) from None
 
 
 class _Follower(threading.Thread):

@@ -1,6 +1,6 @@
 """Opening a run to work on it: find it, check what can be known to be wrong, hold its folder, fetch or make it.
 
-Reads an experiment file or a run folder; makes the run folder with its ``run.json``, from the mirror if it is there.
+Reads an experiment file or a run folder. Makes the run folder with its ``run.json``, from a copy elsewhere if one is.
 """
 
 import math
@@ -16,10 +16,9 @@ from oapl_core.model_files.model_folder import check_model_folder
 from oapl_core.model_files.model_hub import refuse_unpinned
 from oapl_core.objectives import OwnObjective
 from oapl_core.plugins.own_function import check_environment, check_import, check_objective
+from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold
-from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.engine_options import naming_code
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.rehearsal import rehearsal
@@ -73,7 +72,7 @@ def opened(found: Run, tell: Callable[[str], None], is_folder: bool = False) -> 
     with hold(found.root):
         run = found
         if not is_folder:
-            fetch_missing(found.config, tell)
+            fetch_missing(found, tell)
             run = Run.create(found.config, tell)
         # parameters of a flow are text: inside, the folder's path stands for the run that is open here
         entered = _open.set({**_open.get(), found.root.resolve(): run})
@@ -138,37 +137,11 @@ def check_disk(run: Run) -> None:
             )
 
 
-def fetch_missing(experiment: Experiment, tell: Callable[[str], None]) -> None:
-    """Fetch the run from its mirror if it is not here but there; the caller holds the run folder."""
-    if experiment.mirror is None or (experiment.run_dir / "run.json").exists():
-        return
-    mirror = Mirror(experiment.mirror, experiment.run_dir.name, tell)
-    if mirror.holds_a_run():
-        fetch_into(mirror, experiment.run_dir, tell)
-
-
-def fetch_into(mirror: Mirror, root: Path, tell: Callable[[str], None]) -> None:
-    """Copy ``mirror`` to ``root``; the caller holds that folder.
+def fetch_missing(found: Run, tell: Callable[[str], None]) -> None:
+    """Make the run's folder of its copy elsewhere, if that is all there is of it; the caller holds the folder.
 
     Raises:
-        DataError: there is no run at the URL, or one in the folder.
-        StageFailed: the store does not answer.
+        OaplError: the copy cannot be read.
     """
-    for name in mirror.fetch(root):
-        tell(f"{name} is not whole in the mirror and will be made again")
-    if code := _code_of(Run.open(root).config):
-        tell(f"its settings, which came from the mirror too, name code that `oapl run` runs here: {', '.join(code)}")
-    tell(f"{root}: fetched; `oapl run` with the same experiment continues")
-
-
-def _code_of(config: Experiment) -> list[str]:
-    """Name the settings by which a run's stages run what is not of this package, in words."""
-    own = {"engine_python": config.engine_python, "reward.function": config.reward and config.reward.function}
-    if config.environment and not config.environment.ships:
-        own["environment.function"] = config.environment.function
-    for key, objective in {f"rounds.{n}.objective.name": one.objective for n, one in enumerate(config.rounds)}.items():
-        own |= {key: objective.name} if isinstance(objective, OwnObjective) else {}
-    if isinstance(config.objective, OwnObjective):
-        own["objective.name"] = config.objective.name
-    options = {f"engine.options.{name}": config.engine.options[name] for name in naming_code(config.engine.options)}
-    return [f"{name} = {value}" for name, value in {**own, **options}.items() if value]
+    if not (found.root / "run.json").exists():
+        observer("mirror", found, tell).fetch()

@@ -2,20 +2,25 @@
 
 A stage with parts asks ``settled`` which are finished, ``claim``s one that is not, and makes it. Meanwhile it ``keep``s
 what would be lost with the process; then it records the part in the ledger and says ``finish``. Any number of processes
-on any machines do so at once, until everything is settled. The folder store reads the ledger, and reads and writes
-``<stage>/.in_flight/part-00000/``: ``lock``, held with flock, which the kernel frees when a process dies, and pieces.
+on any machines do so at once, until everything is settled. Stores are found by name (``plugins``, kind "store"; setting
+`fleet.STAGE.through`). The folder store reads the ledger, and reads and writes ``<stage>/.in_flight/part-00000/``:
+``lock``, held with flock, which the kernel frees when a process dies, and pieces.
 """
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
+from oapl_core.plugins import resolve
 from oapl_core.run_folder.recorded import Recorded
-from oapl_core.run_folder.run import IN_FLIGHT
+from oapl_core.run_folder.run import IN_FLIGHT, Run
+from oapl_core.settings.operation.fleet import FOLDER
 
 LOCK = "lock"
 
@@ -23,10 +28,29 @@ Details = Mapping[str, Any]
 """Details of a part in the ledger, beside its bytes."""
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Parts that a stage is to make, as a store is told of them."""
+
+    folder: Recorded
+    """Whose ledger names the parts."""
+    place: Path
+    """Folder of the parts."""
+    is_made: Callable[[Path], bool]
+    """Whether a part is recorded, and made of what it would be made of now."""
+    made_of: Mapping[str, Any] = field(default_factory=dict)
+    """Everything that a part depends on, in JSON, for machines that do not see the folder; empty: they cannot help."""
+    record: Callable[[Path, Callable[[Path], None], Details], None] | None = None
+    """Records a part that another machine made, with its details, after comparing what the second argument fetches to
+    a path. Raises DataError if it is not what was asked for. Unset: nobody else makes parts."""
+
+
 class Parts(Protocol):
     """Parts of one stage as one process sees them. As a context manager it keeps its claims, then gives them up.
 
-    A part is named by the path of the file that it becomes. One thread calls, but for ``keep``, which another one may.
+    What a store's name leads to, a class as a rule, is called with the ``Wanted``. A store that does not answer is a
+    delay and a printed line; in the run folder the work continues. A part is named by the path of the file that
+    it becomes. One thread calls, but for ``keep``, which another one may.
     """
 
     def __enter__(self) -> Self:
@@ -73,13 +97,24 @@ class Parts(Protocol):
         """Name the folder of this machine where pieces of a part lie."""
         ...
 
+    def close(self) -> None:
+        """Remove what the work left, as every part is settled; called by one process of the run's machine."""
+        ...
+
+
+def store_of(wanted: Wanted, stage: str) -> Parts:
+    """Open the store in which processes of ``stage`` claim parts, by the settings of the run; a folder without any."""
+    machines = wanted.folder.config.fleet.machines(stage) if isinstance(wanted.folder, Run) else None
+    found: Parts = resolve("store", machines.through if machines else FOLDER)(wanted)
+    return found
+
 
 class FolderParts:
     """Parts that processes claim by locks in the run folder, which all of them see."""
 
-    def __init__(self, run: Recorded, is_made: Callable[[Path], bool]) -> None:
-        """``is_made``: whether a part is recorded, and made of what it would be made of now."""
-        self._run, self._is_made = run, is_made
+    def __init__(self, wanted: Wanted) -> None:
+        """Take the ``wanted`` parts; nothing is claimed yet."""
+        self._run, self._place, self._is_made = wanted.folder, wanted.place, wanted.is_made
         self._locks: dict[Path, IO[str]] = {}
 
     def __enter__(self) -> Self:
@@ -103,7 +138,7 @@ class FolderParts:
         # Looked at now that nobody else can finish it: another process may have done so just before we had the lock.
         if self._is_made(part):
             unlock(self.in_flight(part), file)
-            self._tidy(part)
+            self._tidy()
             return False
         self._locks[part] = file
         return True
@@ -123,15 +158,30 @@ class FolderParts:
     def give_up(self, part: Path) -> None:
         """Let others have a part that was claimed."""
         unlock(self.in_flight(part), self._locks.pop(part))
-        self._tidy(part)
+        self._tidy()
 
     def in_flight(self, part: Path) -> Path:
         """Name the folder of its lock and its pieces, which no pattern for parts matches."""
-        return part.parent / IN_FLIGHT / part.stem
+        return self._place / IN_FLIGHT / part.stem
 
-    def _tidy(self, part: Path) -> None:
+    def close(self) -> None:
+        """Remove what a process left that was killed after it had recorded its part.
+
+        What a living process has it deletes itself: it may still write a piece of a part that it has just recorded.
+        """
+        place = self._place / IN_FLIGHT
+        with suppress(OSError):  # another process took it away; or the disk refuses, which ends no work that is whole
+            for left in list(place.iterdir()):
+                if not left.is_dir():
+                    left.unlink(missing_ok=True)
+                elif (held := lock(left)) is not None:
+                    shutil.rmtree(left, ignore_errors=True)
+                    held.close()
+            place.rmdir()  # unless other parts are in flight
+
+    def _tidy(self) -> None:
         with suppress(OSError):  # other parts are in flight
-            (part.parent / IN_FLIGHT).rmdir()
+            (self._place / IN_FLIGHT).rmdir()
 
 
 def unlock(folder: Path, file: IO[str]) -> None:

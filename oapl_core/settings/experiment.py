@@ -20,7 +20,7 @@ from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
 from oapl_core.settings.operation.alarms import AlarmsConfig
 from oapl_core.settings.operation.estimate import EstimateConfig
-from oapl_core.settings.operation.fleet import DISK, FleetConfig
+from oapl_core.settings.operation.fleet import FleetConfig
 from oapl_core.settings.operation.secrets import KeylessUrl
 from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.settings.pretrain import PretrainConfig
@@ -308,7 +308,7 @@ class Experiment(Settings):
     def is_elsewhere(self, verb: str) -> bool:
         """Tell whether the process of ``verb`` is started on another machine; helpers of a local one do not count."""
         machines = self.fleet.machines(verb)
-        return machines is not None and machines.through == DISK and machines.runner != "here"
+        return machines is not None and machines.sees_folder and machines.runner != "here"
 
     def shares(self, verb: str) -> int:
         """On how many machines ``verb`` is done at the same time."""

@@ -23,7 +23,7 @@ from oapl_core.languages import Language
 from oapl_core.planning.plan import has_ended, round_steps
 from oapl_core.planning.preflight import languages_of
 from oapl_core.progress import Progress, say
-from oapl_core.run_folder.parts import FolderParts, Parts
+from oapl_core.run_folder.parts import Parts, Wanted, store_of
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.run_folder.verdict_versions import judged_by
@@ -119,7 +119,7 @@ def verify(run: Run, number: int, follow: bool = False, share: int = 1) -> None:
     counts, judging, judges = Counter[str](), judging_of(run, number), None
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(f"verify round {number}", total, "rollouts"))
-        parts = stack.enter_context(_store(run, number, judging))
+        parts = stack.enter_context(store_of(_wanted(run, number, judging), "verdicts"))
         for part in _claimed(run, number, parts, progress, follow):
             # Only now: a round that is already judged starts no process.
             judges = judges or stack.enter_context(judging.judges())
@@ -130,8 +130,9 @@ def verify(run: Run, number: int, follow: bool = False, share: int = 1) -> None:
             _summary(counts, judges)
 
 
-def _store(run: Run, number: int, judging: Judging) -> FolderParts:
-    return FolderParts(run, lambda target: judging.is_done(run.rollouts(number) / target.name, target))
+def _wanted(run: Run, number: int, judging: Judging) -> Wanted:
+    rollouts = run.rollouts(number)
+    return Wanted(run, run.verdicts(number), lambda target: judging.is_done(rollouts / target.name, target))
 
 
 def _claimed(run: Run, number: int, parts: Parts, progress: Progress, follow: bool) -> Iterator[Path]:

@@ -22,7 +22,7 @@ FEATURES = {
     "routes of experts": (r"\broutes?\b|ROUTES", ("routes",)),
     "reward threshold": (r"right_from|with_threshold", ("verdicts", "settings/reward")),
     "languages of programs": (r"\blanguages?\b", ("languages",)),
-    "mirror": (r"\bmirror", ("mirror", "oapl_extras/exchange")),
+    "mirror": (r"\bmirror", ("mirror", "oapl_extras/exchange", "oapl_extras/remote")),
     "demonstrations": (r"(?i)demonstrat", ("demonstrat",)),
     "fleet": (r"\bfleet\b|Fleet", ("fleet",)),
     "replay and difficulty": (r"\breplay|difficulty", ("replay", "difficulty")),

@@ -8,9 +8,9 @@ import pytest
 
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.integrity import findings
-from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.opening import fetch_missing
 from oapl_core.run_folder.run import Run
+from oapl_extras.remote.mirror import Mirror
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.whole_run import called
 
@@ -101,9 +101,9 @@ def test_a_run_that_cannot_be_joined_is_one_clear_line(
 
 def test_a_run_that_is_only_in_the_mirror_is_fetched_before_it_goes_on(run: Run) -> None:
     shutil.rmtree(run.root)
-    fetch_missing(run.config, print)
+    fetch_missing(run, print)
     back = Run.create(run.config)
     sampler = MadeUpSampler(run.policy(0), run.config.engine)
     generate(back, 0, lambda *_: sampler)
     assert sampler.answered == []
-    fetch_missing(run.config, print)  # it is here now: nothing happens
+    fetch_missing(run, print)  # it is here now: nothing happens

@@ -11,9 +11,9 @@ import pytest
 
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.planning.plan import finished, steps
-from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_extras.remote.mirror import Mirror
 
 pytestmark = pytest.mark.usefixtures("prefect")
 

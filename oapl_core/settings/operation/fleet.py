@@ -3,16 +3,21 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, PositiveInt, model_validator
 
 from oapl_core.plugins import known
 from oapl_core.settings_group import Settings
 
-DISK: Literal["disk"] = "disk"
-"""The store whose machines all see the run folder."""
+FOLDER, MIRROR = "folder", "mirror"
+"""Stores that ship, of the kind "store" of ``plugins``: in the run folder, and in its copy."""
 _POOL = re.compile(r"[^/\s]+(/[^/\s]+)?")
+
+
+def _older_word(store: Any) -> Any:
+    """Take `disk`, which the folder was called until 0.2, as older runs recorded it."""
+    return FOLDER if store == "disk" else store
 
 
 class Machines(Settings):
@@ -27,20 +32,26 @@ class Machines(Settings):
     shares: PositiveInt = 1
     """Processes that do it together, one on each machine (a worker with `--limit 1` takes one at a time). Those beside
     the first are replaced twice if they fail, and the stage ends without them if they do not come."""
-    through: Literal["disk", "mirror"] = DISK
-    """Where they claim parts: on the `disk`, in the run folder that all see; or, for `rollouts`, in the `mirror`, an
-    object store (`oapl join`). Without the disk, the first share is on the machine of the round."""
+    through: Annotated[str, BeforeValidator(_older_word), AfterValidator(known("store"))] = FOLDER
+    """Where they claim parts: in the run's `folder`, which all see; for `rollouts`, also in the `mirror`, an object
+    store (`oapl join`). Then the first share is on the machine of the round. Or `module:Class`, a store of your own
+    for machines that see the folder (`oapl_core/run_folder/parts.py: Parts`)."""
 
     @property
     def has_runner(self) -> bool:
         """Whether processes are started there; without an address a store waits for those that people start."""
-        return self.through == DISK or self.at is not None
+        return self.sees_folder or self.at is not None
+
+    @property
+    def sees_folder(self) -> bool:
+        """Whether its machines see the run folder."""
+        return self.through != MIRROR
 
     @model_validator(mode="after")
     def _is_reached(self) -> Self:
         if self.runner not in ("prefect", "ray"):
             return self
-        if self.at is None and self.through == DISK:
+        if self.at is None and self.sees_folder:
             raise ValueError('needs `at`: a work pool or a cluster; or through = "mirror"')
         if self.runner == "prefect" and self.at is not None and not _POOL.fullmatch(self.at):
             raise ValueError(f"at = {self.at!r} is not POOL or POOL/QUEUE")
@@ -70,7 +81,7 @@ class FleetConfig(Settings):
     @property
     def through_mirror(self) -> bool:
         """Whether machines that do not see the run folder may sample."""
-        return self.rollouts is not None and self.rollouts.through != DISK
+        return self.rollouts is not None and not self.rollouts.sees_folder
 
     def machines(self, verb: str) -> Machines | None:
         """Find the machines of ``verb``, for example ``rollouts.generate``; None: it is done here, and alone."""
@@ -85,13 +96,13 @@ class FleetConfig(Settings):
         """
         named: dict[str, Machines | None] = {name: getattr(self, name) for name in type(self).model_fields}
         used = {name: one for name, one in named.items() if one}
-        for name in [name for name, one in used.items() if name != "rollouts" and one.through != DISK]:
+        for name in [name for name, one in used.items() if name != "rollouts" and not one.sees_folder]:
             raise ValueError(f"fleet.{name}.through: only rollouts are shared through the mirror")
         if self.training and self.training.shares > 1:
             raise ValueError("fleet.training.shares: training has no parts; several nodes are `training.launcher`")
         if self.through_mirror and not has_mirror:
             raise ValueError("fleet.rollouts.through = 'mirror' needs `mirror`, the URL of an object store")
-        if not any(one.through == DISK and one.runner != "here" for one in used.values()):
+        if not any(one.sees_folder and one.runner != "here" for one in used.values()):
             return
         relative = [name for name, path in paths.items() if path and not path.is_absolute()]
         if relative:

@@ -45,3 +45,9 @@ KeylessUrl = Annotated[str, AfterValidator(_url)]
 """A URL without a key in it."""
 VariableName = Annotated[str, AfterValidator(_variable)]
 """A variable of the environment that holds a key."""
+
+
+def below(url: str, folder: str) -> str:
+    """Return the URL of a folder below ``url``; what follows its question mark stays."""
+    place, mark, options = url.partition("?") if "://" in url else (url, "", "")
+    return f"{place.rstrip('/')}/{folder}".rstrip("/") + mark + options if folder else url

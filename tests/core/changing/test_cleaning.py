@@ -10,9 +10,9 @@ from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import StageEntry
-from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
+from oapl_extras.remote.mirror import Mirror
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 SIZES = Sizes(train=6, validation=3, heldout=3, group=2, samples=2, epochs=(2, 3))

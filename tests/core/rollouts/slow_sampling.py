@@ -6,12 +6,14 @@ Takes the arguments of the real command and starts its replicas as itself. Each 
 import os
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
+from oapl_extras.remote.mirror_parts import MirrorParts
 from tests.sampling_run import MadeUpSampler
 
 COMMAND = (sys.executable, "-m", "tests.core.rollouts.slow_sampling")
@@ -25,7 +27,9 @@ class Slow(MadeUpSampler):
 
 
 def slowly(run: Run, number: int, replica: int) -> None:
-    generate(run, number, Slow, replica, COMMAND, lease_s=float(os.environ.get("OAPL_TEST_LEASE_S", "60")))
+    lease_s = float(os.environ.get("OAPL_TEST_LEASE_S", "60"))
+    store = partial(MirrorParts, lease_s=lease_s) if run.config.fleet.through_mirror else None
+    generate(run, number, Slow, replica, COMMAND, store=store)
 
 
 if __name__ == "__main__":

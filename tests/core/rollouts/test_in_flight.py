@@ -4,7 +4,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import polars as pl
 import pyarrow.dataset
 import pytest
 
-from oapl_core.rollouts.in_flight import InFlight, sweep
+from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import Part, Row, cut
+from oapl_core.run_folder.parts import FolderParts, Wanted
+from oapl_core.run_folder.recorded import Recorded
 from oapl_core.tables import ROLLOUTS, write_table
 
 INPUTS, SETTINGS = {"prompts.parquet": "12ab"}, {"seed": 3}
@@ -49,8 +52,15 @@ def row(problem: str, sample: int) -> Row:
     }
 
 
-def in_flight(part: Part, flush_s: float = HOUR, **changes: Any) -> InFlight:
-    return InFlight(part.path.parent, INPUTS, SETTINGS | changes, flush_s)
+def store(folder: Path) -> FolderParts:
+    """Parts of a folder, none of which is recorded."""
+    return FolderParts(Wanted(Recorded(folder), folder, lambda _: False))
+
+
+@contextmanager
+def in_flight(part: Part, flush_s: float = HOUR, **changes: Any) -> Iterator[InFlight]:
+    with store(part.path.parent) as parts, InFlight(parts, INPUTS, SETTINGS | changes, flush_s) as mine:
+        yield mine
 
 
 def pieces(part: Part) -> list[Path]:
@@ -158,12 +168,12 @@ def test_a_sweep_leaves_a_part_to_the_process_that_has_just_recorded_it(part: Pa
         assert mine.claim(part)
         mine.add(part, row("a", 0))
         part.path.touch()  # recorded: whoever ends the round may sweep from now on
-        sweep(part.path.parent)
+        store(part.path.parent).close()
         assert pieces(other) == [], "what a process left that is gone"
         mine.flush()
         mine.release(part)
     assert list(part.path.parent.iterdir()) == [part.path]
-    sweep(part.path.parent)
+    store(part.path.parent).close()
     assert list(part.path.parent.iterdir()) == [part.path], "nothing is left to sweep"
 
 
@@ -200,11 +210,11 @@ def test_a_part_is_claimed_by_one_at_a_time(part: Part) -> None:
 CLAIMER = """
 import sys, time
 from pathlib import Path
-from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import cut
+from tests.core.rollouts.test_in_flight import in_flight
 
 part = cut(["a", "b"], 2, 2, Path(sys.argv[1]))[0]
-with InFlight(part.path.parent, {"prompts.parquet": "12ab"}, {"seed": 3}, 3600.0) as mine:
+with in_flight(part) as mine:
     print(mine.claim(part), flush=True)
     time.sleep(600)
 """

@@ -9,10 +9,10 @@ import pytest
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.evaluation.folder import RECORD, EvaluationFolder
-from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import FORMAT
 from oapl_extras.compare.folder import Comparison
+from oapl_extras.remote.mirror import Mirror
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 OLDER = r"was made by oapl 0\.1\.0, which opens it \(format 1; this version has format 2\)$"

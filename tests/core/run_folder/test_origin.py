@@ -14,11 +14,11 @@ from oapl_core.evaluation.wanted import model_of
 from oapl_core.planning.plan import finished
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import StageEntry
-from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_extras.plan.plan_command import plan
+from oapl_extras.remote.mirror import Mirror
 from tests.sampling_run import made_up_model
 
 STEPS = ["problems and prompts", "round 0: sampling"]

@@ -2,16 +2,24 @@
 
 import fcntl
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from oapl_core.run_folder.parts import FolderParts
+from oapl_core import plugins
+from oapl_core.errors import ConfigError
+from oapl_core.evaluation.evaluate import evaluate
+from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.parts import FolderParts, Wanted
 from oapl_core.run_folder.run import IN_FLIGHT, Run
+from oapl_core.verdicts.verify import verify
+from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.core.verdicts.test_verify import made_run
+from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 
 
 def parts_of(run: Run) -> FolderParts:
-    return FolderParts(run, lambda part: run.is_done(part, {}, {}))
+    return FolderParts(Wanted(run, run.verdicts(0), lambda part: run.is_done(part, {}, {})))
 
 
 def record(run: Run, part: Path) -> None:
@@ -45,3 +53,49 @@ def test_a_part_that_another_machine_made_and_cleared_meanwhile_is_finished_all_
         assert elsewhere.claim(following), "the work goes on"
     assert [path for path in run.verdicts(0).iterdir() if path.name != IN_FLIGHT] == [part]
     assert part in parts_of(Run.open(run.root)).settled([part, following])
+
+
+class Counted(FolderParts):
+    """A store of one's own, which notes what is claimed and finished in it."""
+
+    noted: ClassVar[list[str]] = []
+
+    def claim(self, part: Path) -> bool:
+        is_won = super().claim(part)
+        if is_won:
+            self.noted.append(f"{part.parent.name} claimed")
+        return is_won
+
+    def finish(self, part: Path) -> None:
+        super().finish(part)
+        self.noted.append(f"{part.parent.name} finished")
+
+
+def test_every_stage_with_parts_claims_them_in_the_store_of_its_settings(tmp_path: Path) -> None:
+    name = f"{Counted.__module__}:Counted"
+    stages = ("rollouts", "verdicts", "evaluation")
+    fleet = {stage: {"runner": "here", "through": name} for stage in stages}
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), rounds=[{}], fleet=fleet)
+    noted = plugins.resolve("store", name).noted
+    generate(run, 0, MadeUpSampler)
+    assert sorted(noted) == ["1_rollouts claimed"] * 3 + ["1_rollouts finished"] * 3
+    noted.clear()
+    verify(run, 0)
+    assert sorted(noted) == ["2_verdicts claimed"] * 3 + ["2_verdicts finished"] * 3
+    noted.clear()
+    train(run, [0])
+    evaluate(run, MadeUpSampler, MadeUpVerifier(lambda _: 0.5))
+    counts = {one: noted.count(one) for one in noted}
+    assert len(counts) == 4, counts
+    assert counts["1_rollouts claimed"] == counts["2_verdicts finished"] == len(noted) / 4
+
+
+def test_a_store_that_nothing_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no store 'reddis'; known are folder, mirror"):
+        make_run(tmp_path, made_up_model(tmp_path / "model"), fleet={"rollouts": {"at": "a", "through": "reddis"}})
+
+
+def test_the_older_word_for_the_folder_is_read(tmp_path: Path) -> None:
+    fleet = {"rollouts": {"runner": "here", "through": "disk"}}
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), fleet=fleet)
+    assert run.config.fleet.machines("rollouts.generate").through == "folder"  # type: ignore[union-attr]

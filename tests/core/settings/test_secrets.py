@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import ConfigError
-from oapl_core.run_folder.object_store import ObjectStore
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.operation.secrets import holds_key, masked
+from oapl_extras.remote.object_store import ObjectStore
 from tests.core.settings.test_experiment_file import MINIMAL
 
 JUDGE = """

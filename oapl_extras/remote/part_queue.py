@@ -4,7 +4,7 @@ Reads and writes below ``mirror/<run>/queue/``::
 
     round_00.json                        what the parts are made from; it is there while the round is sampled
     <token>/claims/part-00003/000000     who samples the part; a take-over is the next number
-    <token>/pieces/part-00003/*.piece    its answers so far (``in_flight.py``), for whoever takes it over
+    <token>/pieces/part-00003/*.piece    its answers so far (rollouts/in_flight.py), for whoever takes it over
     <token>/answers/part-00003-<who>     a finished part's Parquet file
     <token>/done/part-00003.json         which of these files counts
 
@@ -33,19 +33,20 @@ from typing import Any, Self
 from oapl_core.errors import DataError, Held
 from oapl_core.files import sha256_of
 from oapl_core.progress import say
-from oapl_core.run_folder.foreign_names import is_artifact, is_plain
-from oapl_core.run_folder.object_store import ObjectStore, Unreachable, Version
+from oapl_core.rollouts.in_flight import PIECE
 from oapl_core.run_folder.recorded import IMPORTED
+from oapl_extras.remote.foreign_names import is_artifact, is_plain
+from oapl_extras.remote.object_store import ObjectStore, StoreRefused, Unreachable, Version
 
 LEASE_S = 60.0
 """Seconds that a claim may stand still before others take the part; renewed four times as often."""
 _LOOKS, _RENEWALS = 12, 4
 """Looks at the queue, and renewals of a claim, in the time of a lease."""
+_RESTS = 4
+"""Times as long as a store that is away took to be given up, it is not asked again."""
 _PATIENCE_S = 600.0
 """Seconds that a store without an answer is asked again, before a finished part is given up."""
 QUEUE = "queue"
-PIECE = ".piece"
-"""Ending of names of files that hold answers of a part in flight (``in_flight.py``)."""
 _PIECE = re.compile(rf"[0-9a-f]{{16}}-[0-9a-f]{{16}}\{PIECE}")
 _CLAIM = re.compile(r"part-\d+/\d{6}")
 _TOKEN = re.compile(r"[0-9a-f]{12}")
@@ -146,9 +147,9 @@ class PartQueue:
         self, store: ObjectStore, opened: Opened, who: str, lease_s: float = LEASE_S, needs_store: bool = True
     ) -> None:
         """Take ``who``, a folder whose processes claim parts among each other by locks. A dead one's claims are theirs
-        at once. ``needs_store``: while the store is away, nothing is claimed."""
+        at once. ``needs_store``: while the store is away, nothing is claimed. Without, ``opened`` may have no token;
+        the round is opened as soon as the store answers."""
         self.opened, self._store, self._who, self._lease_s, self._needs_store = opened, store, who, lease_s, needs_store
-        self._folder = f"{QUEUE}/{opened.token}"
         self._process = uuid.uuid4().hex[:12]
         self._claimed: dict[str, str] = {}
         """Our claims by part; guarded by ``_lock``."""
@@ -157,12 +158,17 @@ class PartQueue:
         self._seen: dict[str, tuple[Version, float]] = {}
         """Time at which a claim was first seen as it is."""
         self._done: dict[str, dict[str, Any]] = {}
-        self._looked = -1e9
-        self._is_away = False
+        self._looked = self._rest_until = -1e9
+        self._has_answered = self._is_away = False
+        self._answered = time.monotonic()
         self._untold: list[Callable[[], None]] = []
-        """What a store that was away is told when it answers again, oldest first."""
+        """Calls that a store which was away gets when it answers again, oldest first."""
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._renew_by_the_clock, name="claims", daemon=True)
+
+    @property
+    def _folder(self) -> str:
+        return f"{QUEUE}/{self.opened.token}"
 
     def __enter__(self) -> Self:
         """Look, and begin to renew what will be claimed."""
@@ -174,6 +180,7 @@ class PartQueue:
         """Give every claim up, so that nobody waits for its end."""
         self._stop.set()
         self._thread.join()
+        self._rest_until = -1e9  # asked once more
         for stem in list(self._claimed):
             self.give_up(stem)
         self._tell_the_rest()
@@ -236,14 +243,19 @@ class PartQueue:
         return None
 
     def claim(self, stem: str) -> bool:
-        """Take a part, whose lock in our folder we hold; False if somebody else has it, or has finished it."""
+        """Take a part, whose lock in our folder we hold; False if somebody else has it, or has finished it.
+
+        What others have finished is waited for as long as a store may be away; then the run's machine makes it, too.
+        """
         self.look()
+        if stem in self._done:
+            return self._is_away and not self._needs_store and time.monotonic() - self._answered > _PATIENCE_S
         won = list[bool]()
         return won[0] if self._once(lambda: won.append(self._create_claim(stem))) else not self._needs_store
 
     def _create_claim(self, stem: str) -> bool:
         claims = self._claims.get(stem, [])
-        if stem in self._done or (claims and not self._is_free(claims[-1])):
+        if claims and not self._is_free(claims[-1]):
             return False
         # The next number and not the same name: only creating is conditional everywhere, replacing is not.
         number = int(claims[-1].rpartition("/")[2]) + 1 if claims else 0
@@ -303,7 +315,7 @@ class PartQueue:
 
     def keep(self, stem: str, piece: Path) -> None:
         """Send answers of a part in flight, for whoever takes it over; a store that is away is only told of."""
-        self._once(partial(self._store.put, f"{self._folder}/pieces/{stem}/{piece.name}", piece))
+        self._once(lambda: self._store.put(f"{self._folder}/pieces/{stem}/{piece.name}", piece))
 
     def fetch_pieces(self, stem: str, folder: Path) -> None:
         """Fetch answers that earlier owners of a part left, into ``folder``; those that are there already stay."""
@@ -327,11 +339,12 @@ class PartQueue:
             Unreachable: the store has been away for minutes; the file stays here for the next start.
         """
         # The file has a name of its own and may be of any size; what is created conditionally is one small object.
-        name = f"{self._folder}/answers/{stem}-{self._process}.parquet" if answers else None
-        record = {"answers": name, "sha256": sha256_of(answers) if answers else None, "details": dict(details)}
-        content = json.dumps({**record, "by": self._process}, sort_keys=True, default=str).encode()
+        sha256 = sha256_of(answers) if answers else None
 
         def send() -> None:
+            name = f"{self._folder}/answers/{stem}-{self._process}.parquet" if answers else None
+            record = {"answers": name, "sha256": sha256, "details": dict(details), "by": self._process}
+            content = json.dumps(record, sort_keys=True, default=str).encode()
             if name and answers:
                 self._store.put(name, answers)
             if not self._store.create(self._done_name(stem), content) and name:
@@ -362,23 +375,38 @@ class PartQueue:
     def reopen(self, stem: str) -> None:
         """Have a part sampled again whose file is lost or wrong."""
         record = self._done.pop(stem, None) or {}
-        self._once(partial(self._store.delete, [self._done_name(stem), *filter(None, [record.get("answers")])]))
+        self._once(lambda: self._store.delete([self._done_name(stem), *filter(None, [record.get("answers")])]))
 
     def close(self) -> None:
         """Clear the queue: every part is recorded, and nobody needs it any more."""
-        self._once(partial(_clear, self._store, self.opened))
+        self._rest_until = -1e9
+        self._once(lambda: _clear(self._store, self.opened))
 
     def _done_name(self, stem: str) -> str:
         return f"{self._folder}/done/{stem}.json"
 
     def _once(self, do: Callable[[], None]) -> bool:
-        """Call ``do``; False if the store is away, which is said once."""
+        """Call ``do``; False if the store is away, which is said once. Then it is left alone for a moment.
+
+        Raises:
+            ConfigError: the store refuses us, and has not answered before; later that may be mended while we work.
+        """
+        began = time.monotonic()
+        if began < self._rest_until:
+            return False
         try:
+            if not self.opened.token:
+                self.opened = open_round(self._store, self.opened)
             do()
-        except Unreachable as error:
+        except (Unreachable, StoreRefused) as error:
+            if isinstance(error, StoreRefused) and (self._needs_store or not self._has_answered):
+                raise
             if not self._is_away:
                 say(f"{error}; sampling continues meanwhile")
-            self._is_away = True
+            self._is_away, now = True, time.monotonic()
+            # asking may take half a minute, in which whoever asks does nothing else
+            rest_s = max(self._lease_s / _LOOKS, _RESTS * (now - began))
+            self._rest_until = now + min(rest_s, self._lease_s / _RENEWALS)
             return False
-        self._is_away = False
+        self._is_away, self._has_answered, self._answered = False, True, time.monotonic()
         return True

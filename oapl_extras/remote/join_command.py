@@ -23,7 +23,7 @@ def join(
 
     For runs with `fleet.rollouts.through = "mirror"`. It may end at any time: what it has finished is kept.
     """
-    from oapl_core.rollouts.remote.joining import serve
+    from oapl_extras.remote.joining import serve
 
     with hold(folder):
         try:

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from oapl_core.rollouts.generate import generate
-from oapl_core.rollouts.remote.joining import round_to_join
-from oapl_core.run_folder.mirror import Mirror
-from oapl_core.run_folder.object_store import ObjectStore
 from oapl_core.run_folder.run import Run
+from oapl_extras.remote.joining import round_to_join
+from oapl_extras.remote.mirror import Mirror
+from oapl_extras.remote.object_store import ObjectStore
 from tests.core.rollouts.engine_session import sampling_run
 from tests.core.rollouts.slow_sampling import COMMAND
 from tests.core.rollouts.test_killed import GROUP, PROBLEMS, REAL, content
@@ -75,7 +75,7 @@ def test_killed_twenty_times_each_answer_is_there_once(
     monkeypatch.setenv("OAPL_TEST_LEASE_S", str(LEASE_S))
     url = mirror.replace("?", f"/{run.root.name}?")
     holder = [*COMMAND, str(run.root), "--round", "0"]
-    joining = [sys.executable, "-m", "tests.core.rollouts.slow_joining", url]
+    joining = [sys.executable, "-m", "tests.extras.remote.slow_joining", url]
     started = {"run": Started(holder, tmp_path / "run.txt", root)}
     while round_to_join(ObjectStore(url)) is None:
         time.sleep(0.1)

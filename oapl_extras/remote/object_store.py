@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.settings.operation.secrets import holds_key
+from oapl_core.settings.operation.secrets import below, holds_key
 
 # A start in front of a store that is away should say so in seconds; who can wait asks again (`PartQueue`).
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
@@ -154,12 +154,6 @@ class ObjectStore:
     def _refuse_without_bucket(self, error: Exception) -> None:
         if "NoSuchBucket" in str(error):
             raise StoreRefused(f"{self.url}: there is no such bucket; make it, or look at the URL") from None
-
-
-def below(url: str, folder: str) -> str:
-    """Return the URL of a folder below ``url``; what follows its question mark stays."""
-    place, mark, options = url.partition("?") if "://" in url else (url, "", "")
-    return f"{place.rstrip('/')}/{folder}".rstrip("/") + mark + options if folder else url
 
 
 def _first(error: Exception) -> str:

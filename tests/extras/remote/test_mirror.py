@@ -18,8 +18,8 @@ from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.following import follow, made
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import RemovalEntry
-from oapl_core.run_folder.mirror import Mirror
 from oapl_core.run_folder.run import Run
+from oapl_extras.remote.mirror import Mirror
 from tests.s3_server import s3_server
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 
@@ -126,7 +126,7 @@ COPY = """
 import sys
 from pathlib import Path
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.mirror import Mirror
+from oapl_extras.remote.mirror import Mirror
 run = Run.open(Path(sys.argv[1]))
 print("ready", flush=True)
 Mirror(run.config.mirror, run.root.name).update(run)

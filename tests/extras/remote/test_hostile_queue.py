@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,18 @@ from oapl_core.environments.making import maker
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.in_flight import InFlight
-from oapl_core.rollouts.join import join
 from oapl_core.rollouts.parts import cut
-from oapl_core.rollouts.remote.part_queue import Opened, PartQueue, open_round
-from oapl_core.run_folder.object_store import ObjectStore
+from oapl_core.run_folder.parts import Wanted
+from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.environment import EnvironmentConfig
-from tests.core.rollouts.test_in_flight import INPUTS, SETTINGS, row
-from tests.core.rollouts.test_joining import Machines
+from oapl_extras.remote.join import join
+from oapl_extras.remote.mirror_parts import MirrorParts
+from oapl_extras.remote.object_store import ObjectStore
+from oapl_extras.remote.part_queue import Opened, PartQueue, open_round
+from tests.core.rollouts.test_in_flight import INPUTS, SETTINGS, in_flight, row
 from tests.core.rollouts.test_killed import content
-from tests.core.rollouts.test_part_queue import DETAILS, WANTED
+from tests.extras.remote.test_joining import Machines
+from tests.extras.remote.test_part_queue import DETAILS, WANTED
 from tests.sampling_run import MadeUpSampler
 
 
@@ -55,10 +59,8 @@ def test_a_pickle_in_the_queue_is_not_executed(tmp_path: Path, suffix: str) -> N
     opened, part = open_round(store, WANTED), cut(["a", "b"], 2, 2, tmp_path / "parts")[0]
     name, content_ = hostile(key_of(INPUTS, SETTINGS), mark, suffix)
     store.put(f"queue/{opened.token}/pieces/part-00000/{name}", content_)
-    with (
-        PartQueue(store, opened, "here", 60) as queue,
-        InFlight(part.path.parent, INPUTS, SETTINGS, 3600, queue) as mine,
-    ):
+    wanted, queue = Wanted(Recorded(tmp_path), part.path.parent, lambda _: False), PartQueue(store, opened, "here", 60)
+    with MirrorParts(wanted, joined=queue) as parts, InFlight(parts, INPUTS, SETTINGS, 3600) as mine:
         assert mine.claim(part)
         assert not mark.exists()
         assert not part.rows
@@ -76,7 +78,7 @@ def test_a_whole_round_executes_nothing_that_lies_in_its_queue(tmp_path: Path) -
     run = machines.fetch()
     with pytest.raises(InterruptedError):
         join(run, 0, lambda model, config: MadeUpSampler(model, config, stop_after=4))
-    generate(machines.run, 0, MadeUpSampler, lease_s=0.5)
+    generate(machines.run, 0, MadeUpSampler, store=partial(MirrorParts, lease_s=0.5))
     generate(machines.plain, 0, MadeUpSampler)
     assert not any(mark.exists() for mark in marks)
     assert content(machines.run) == content(machines.plain)
@@ -97,12 +99,12 @@ def test_only_pieces_are_fetched(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("change", [{"problem_id": "of another part"}, {"sample": 9}, {"sample": -1}])
 def test_a_piece_with_rows_of_another_part_is_dropped(tmp_path: Path, change: dict[str, Any]) -> None:
     part = cut(["a", "b"], 2, 2, tmp_path)[0]
-    with InFlight(tmp_path, INPUTS, SETTINGS, 3600) as mine:
+    with in_flight(part) as mine:
         assert mine.claim(part)
         mine.add(part, row("a", 0))
         mine.add(part, row("b", 0) | change)
         mine.flush()
-    with InFlight(tmp_path, INPUTS, SETTINGS, 3600) as later:
+    with in_flight(part) as later:
         assert later.claim(part)
         assert not part.rows
 

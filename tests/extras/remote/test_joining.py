@@ -6,22 +6,28 @@ The same with processes that are killed again and again, on S3, and with the rea
 import json
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oapl_core.errors import ConfigError, DataError
+from oapl_core.errors import ConfigError, DataError, OaplError
+from oapl_core.planning.plan import round_steps
 from oapl_core.rollouts.generate import generate
-from oapl_core.rollouts.join import join
-from oapl_core.rollouts.remote.joining import fetch_round, round_to_join, serve
-from oapl_core.rollouts.remote.part_queue import Opened
 from oapl_core.rollouts.requests import SampledAnswer
-from oapl_core.run_folder.mirror import Mirror
-from oapl_core.run_folder.object_store import ObjectStore, Unreachable
 from oapl_core.run_folder.run import Run
+from oapl_core.runner import Order
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import ROLLOUTS, read_table, write_table
+from oapl_extras.remote import joining
+from oapl_extras.remote.join import join
+from oapl_extras.remote.joining import fetch_round, round_to_join, serve
+from oapl_extras.remote.mirror import Mirror
+from oapl_extras.remote.mirror_parts import MirrorParts
+from oapl_extras.remote.object_store import ObjectStore, StoreRefused, Unreachable
+from oapl_extras.remote.part_queue import Opened
+from tasks import elsewhere
 from tests.core.rollouts.test_killed import content
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 
@@ -177,7 +183,7 @@ def test_what_was_not_asked_for_is_sampled_again(
     machines.join()
     _edited(machines, change)
     sampler = MadeUpSampler(tmp_path / "model", machines.run.config.engine)
-    generate(machines.run, 0, lambda *_: sampler, lease_s=0.5)
+    generate(machines.run, 0, lambda *_: sampler, store=partial(MirrorParts, lease_s=0.5))
     assert why in capsys.readouterr().out
     assert len(sampler.answered) == 6, "one part"
     generate(machines.plain, 0, MadeUpSampler)
@@ -190,7 +196,7 @@ def test_a_torn_file_is_sampled_again(tmp_path: Path, capsys: pytest.CaptureFixt
     machines.join()
     name = min(name for name in machines.store.list("queue") if "/answers/" in name)
     machines.store.put(name, b"torn")
-    generate(machines.run, 0, MadeUpSampler, lease_s=0.5)
+    generate(machines.run, 0, MadeUpSampler, store=partial(MirrorParts, lease_s=0.5))
     assert "is not the file that was sent" in capsys.readouterr().out
     generate(machines.plain, 0, MadeUpSampler)
     assert content(machines.run) == content(machines.plain)
@@ -226,6 +232,19 @@ def test_a_machine_ends_when_there_is_nothing_to_do(tmp_path: Path) -> None:
         serve(f"file://{tmp_path}/nowhere", tmp_path / "work", told.append, idle_s=0.1)
 
 
+def test_a_step_for_a_machine_that_sees_only_the_copy_is_sampled_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines, told = Machines(tmp_path), list[str]()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(elsewhere, "_IDLE_S", 0.1)
+    monkeypatch.setattr(joining, "serve", partial(serve, look_s=0.02))
+    elsewhere.carry_out(Order("/seen/by/others", round_steps(0)[0], "a token", machines.url), told.append)
+    assert told[0] == f"{machines.url}: waits for a round to be sampled"
+    assert told[-1].endswith("ends")
+    assert (tmp_path / "data" / "joined").is_dir(), "it works below the current folder"
+
+
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
     model = made_up_model(tmp_path / "model")
     for fleet, why in (
@@ -238,15 +257,22 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_a_store_that_goes_away_does_not_end_the_sampling_of_the_run_s_own_machine(
-    tmp_path: Path, comes_back: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("error", [Unreachable, StoreRefused])
+@pytest.mark.parametrize("goes_after", [0, 4])
+def test_a_store_that_is_away_does_not_end_the_sampling_of_the_run_s_own_machine(
+    tmp_path: Path,
+    goes_after: int,
+    error: type[OaplError],
+    comes_back: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     machines, is_away = Machines(tmp_path), threading.Event()
 
     def unless_away(ask: Callable[..., Any]) -> Callable[..., Any]:
         def asked(*given: Any) -> Any:
             if is_away.is_set():
-                raise Unreachable("s3://b: does not answer")
+                raise (error if goes_after else Unreachable)("s3://b: does not answer")
             return ask(*given)
 
         return asked
@@ -256,15 +282,18 @@ def test_a_store_that_goes_away_does_not_end_the_sampling_of_the_run_s_own_machi
 
     class Watching(MadeUpSampler):
         def _answer(self, *given: Any) -> SampledAnswer:
-            if len(self.answered) == 4:  # parts are claimed, and the first is given up as the store is away
+            if len(self.answered) == goes_after:  # parts are claimed, and the first is given up as the store is away
                 is_away.set()
             if len(self.answered) == 12 and comes_back:
                 is_away.clear()
             return super()._answer(*given)
 
+    if not goes_after:
+        is_away.set()
     generate(machines.run, 0, Watching)
     generate(machines.plain, 0, MadeUpSampler)
     assert content(machines.run) == content(machines.plain)
     assert "does not answer; sampling continues meanwhile" in capsys.readouterr().out
     is_away.clear()
-    assert bool(machines.store.list("queue")) != comes_back, "a store that answers again is told all of it"
+    left = bool(machines.store.list("queue"))
+    assert left == (goes_after > 0 and not comes_back), "a store that answers again is told all of it"

@@ -13,10 +13,10 @@ from oapl_core.files import sha256_of
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.ledger import ForkEntry, Ledger
-from oapl_core.run_folder.mirror import Mirror
-from oapl_core.run_folder.opening import fetch_into
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_extras.remote.mirror import Mirror
+from oapl_extras.remote.mirroring import fetch_into
 from tests.sampling_run import made_up_model, make_run
 
 PART = "round_00/1_rollouts/part-00000.parquet"

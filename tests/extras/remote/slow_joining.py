@@ -1,4 +1,4 @@
-"""``oapl join`` with a made-up sampler: ``python -m tests.core.rollouts.slow_joining URL FOLDER LEASE_S``.
+"""``oapl join`` with a made-up sampler: ``python -m tests.extras.remote.slow_joining URL FOLDER LEASE_S``.
 
 Works on the rounds that are open until none is. Each answer takes OAPL_TEST_ANSWER_S seconds.
 """
@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from oapl_core.rollouts.join import join
-from oapl_core.rollouts.remote.joining import fetch_round, round_to_join
-from oapl_core.run_folder.mirror import Mirror
-from oapl_core.run_folder.object_store import ObjectStore
+from oapl_extras.remote.join import join
+from oapl_extras.remote.joining import fetch_round, round_to_join
+from oapl_extras.remote.mirror import Mirror
+from oapl_extras.remote.object_store import ObjectStore
 from tests.core.rollouts.slow_sampling import Slow
 
 

@@ -17,15 +17,15 @@ from typing import Any, Self
 from oapl_core import launch
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.model_files.model_folder import policy_hash
-from oapl_core.rollouts.remote.part_queue import QUEUE, Opened
-from oapl_core.run_folder.mirror import Mirror
-from oapl_core.run_folder.object_store import ObjectStore, Unreachable
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.engine_options import naming_code
 from oapl_core.settings.experiment_file import apply, parse_experiment, write_record, write_settings
+from oapl_extras.remote.mirror import Mirror
+from oapl_extras.remote.object_store import ObjectStore, Unreachable
+from oapl_extras.remote.part_queue import QUEUE, Opened
 
 Tell = Callable[[str], None]
-VERB = "rollouts.join"
+VERB = "oapl_extras.remote.join"
 _RECORD, _INPUTS = "joined.json", "inputs"
 _LOOK_EVERY_S = 5.0
 _FAILURES = 3

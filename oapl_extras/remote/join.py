@@ -1,4 +1,4 @@
-"""``python -m oapl_core.rollouts.join FOLDER --round N``: samples parts of a run on another machine.
+"""``python -m oapl_extras.remote.join FOLDER --round N``: samples parts of a run on another machine.
 
 Reads what ``joining.py`` fetched into FOLDER (run.json, inputs/, joined.json) and the round's queue in the mirror;
 writes parts below FOLDER and sends them. Ends when every part of the round is finished, by whomever, or wanted no more.
@@ -12,16 +12,17 @@ from oapl_core.errors import ConfigError
 from oapl_core.progress import say
 from oapl_core.rollouts.drawing import choose_problems
 from oapl_core.rollouts.generate import Work, read_prompts, settings_of
-from oapl_core.rollouts.remote.joining import Joined
-from oapl_core.rollouts.remote.part_queue import LEASE_S, Closed, PartQueue
-from oapl_core.rollouts.remote.sharing import Provenance, Sharing
+from oapl_core.rollouts.parts import Provenance
 from oapl_core.rollouts.requests import Sampler
-from oapl_core.run_folder.object_store import ObjectStore
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.stage import run_verb
+from oapl_extras.remote.joining import VERB, Joined
+from oapl_extras.remote.mirror_parts import MirrorParts
+from oapl_extras.remote.object_store import ObjectStore
+from oapl_extras.remote.part_queue import LEASE_S, Closed, PartQueue
 
-_COMMAND = (sys.executable, "-m", "oapl_core.rollouts.join")
+_COMMAND = (sys.executable, "-m", VERB)
 
 
 def join(
@@ -53,9 +54,9 @@ def join(
     work = Work(run, number, prompts, chosen.problems, policy, provenance)
     # Settings and weights were compared with the round's; from here on this is sampling as anywhere else.
     try:
-        with PartQueue(ObjectStore(joined.url), opened, joined.machine, lease_s) as queue:
-            sharing = Sharing(queue, run, number, provenance, is_holder=False)
-            work.finish([*command, str(run.root)], run.log(f"rollouts.join round {number}"), start, replica, sharing)
+        queue = PartQueue(ObjectStore(joined.url), opened, joined.machine, lease_s)
+        with MirrorParts(work.wanted, joined=queue) as parts:
+            work.finish([*command, str(run.root)], run.log(f"{VERB} round {number}"), parts, start, replica)
     except Closed as over:
         say(str(over))
 

@@ -7,8 +7,8 @@ import typer
 
 from deployments.terminal import tell
 from oapl_core.run_folder.lock import hold
-from oapl_core.run_folder.mirror import Mirror
-from oapl_core.run_folder.opening import fetch_into
+from oapl_extras.remote.mirror import Mirror
+from oapl_extras.remote.mirroring import fetch_into
 
 
 def fetch(

@@ -22,21 +22,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import read_record, sha256_of
-from oapl_core.run_folder.following import Observer
-from oapl_core.run_folder.foreign_names import inside, is_inside, refuse_foreign
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry, Records, SettingsEntry, artifacts_of, records_of
-from oapl_core.run_folder.object_store import ObjectStore, StoreRefused, Unreachable
 from oapl_core.run_folder.run import MAY_CHANGE, Run, refuse_changed
 from oapl_core.run_folder.storage import classify
 from oapl_core.settings.experiment_file import check_format, parse_experiment, write_record
+from oapl_extras.remote.foreign_names import inside, is_inside, refuse_foreign
+from oapl_extras.remote.object_store import ObjectStore
 
 _LEDGER, _RUN, _BASE_MODEL, _BASE_RECORD = "ledger.jsonl", "run.json", "base_model", "base_model.json"
 _LEDGER_EVERY_S = 30.0
-_AWAY = (OSError, Unreachable, StoreRefused)
-"""Errors that may be mended while a run continues: credentials and buckets too."""
 _MADE_MODEL = re.compile(r"models/[0-9a-f]{16}")
 """Ending of the place of a base model that pretraining made, below `cache_dir`."""
 _MODEL_FILES = {".json", ".jinja", ".model", ".safetensors", ".txt"}
@@ -276,62 +273,6 @@ class Mirror:
     def _list(self, name: str) -> set[str]:
         """Relative names of the files in a folder of the mirror."""
         return {path.removeprefix(f"{name}/") for path in self._store.list(name)}
-
-
-class Mirroring(Observer):
-    """Keeps a run's mirror up to date while the run works; the run's end waits for the last artifact."""
-
-    last_tries = 6
-
-    def __init__(self, run: Run, url: str, tell: Callable[[str], None]) -> None:
-        """Open the mirror; arguments and errors are those of ``Mirror``."""
-        self._run, self._url, self._tell = run, url, tell
-        self._mirror = Mirror(url, run.root.name, tell)
-
-    def settle(self) -> None:
-        """Copy what is missing there.
-
-        Raises:
-            OSError: the store does not take it.
-            ConfigError: it holds a run with another history.
-        """
-        try:
-            self._mirror.update(self._run)
-        except _AWAY as error:
-            raise OSError(f"{self._url} does not take copies ({str(error).splitlines()[0][:200]})") from error
-
-    def end(self, behind: bool) -> None:
-        """Say what could not be sent; the next run of the same command sends it."""
-        if behind:
-            self._tell(
-                f"mirror: {self._url} does not hold the whole run yet; run the same command again to send the rest, "
-                "nothing else is redone"
-            )
-
-
-def mirroring(run: Run, tell: Callable[[str], None]) -> Mirroring | None:
-    """Make the observer of a run that has a mirror.
-
-    Raises:
-        ConfigError: the mirror's URL cannot be used.
-    """
-    return None if run.config.mirror is None else Mirroring(run, run.config.mirror, tell)
-
-
-def catch_up(run: Run, tell: Callable[[str], None]) -> None:
-    """Send what is missing in the mirror, once: before something goes here on purpose. Does nothing without ``mirror``.
-
-    Raises:
-        StageFailed: the store does not take it.
-        ConfigError: as ``Mirroring``.
-    """
-    if mirror := mirroring(run, tell):
-        try:
-            mirror.settle()
-        except OSError as error:
-            raise StageFailed(
-                f"mirror: {error}; nothing was deleted; mend that and run the same command again"
-            ) from None
 
 
 def _whole_lines(path: Path) -> bytes:

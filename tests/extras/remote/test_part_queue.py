@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import ConfigError
-from oapl_core.rollouts.remote.part_queue import Closed, Opened, PartQueue, open_round
-from oapl_core.run_folder.object_store import ObjectStore, Unreachable
+from oapl_extras.remote import part_queue
+from oapl_extras.remote.object_store import ObjectStore, Unreachable
+from oapl_extras.remote.part_queue import Closed, Opened, PartQueue, open_round
 from tests.s3_server import s3_server
 
 WANTED = Opened(
@@ -172,8 +173,31 @@ def test_a_store_that_is_away_is_told_of_once_and_does_not_end_the_sampling(
     queue.keep("part-00000", tmp_path / "x.piece")
     assert capsys.readouterr().out.count("does not answer") == 1
     monkeypatch.undo()
+    time.sleep(LEASE_S / 2)  # it is left alone for a moment
     queue.keep("part-00000", tmp_path / "x.piece")
     assert any("/pieces/" in name for name in store.list("queue"))
+
+
+def test_the_run_s_machine_makes_what_others_finished_if_the_store_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ObjectStore(f"file://{tmp_path}/mirror")
+    opened = open_round(store, WANTED)
+    holder = PartQueue(store, opened, "the run folder", LEASE_S, needs_store=False)
+    PartQueue(store, opened, "other", LEASE_S).finish("part-00000", None, DETAILS)
+    assert holder.done("part-00000")
+    assert not holder.claim("part-00000")
+
+    def away(*_: object) -> None:
+        raise Unreachable("s3://b: does not answer")
+
+    monkeypatch.setattr(store, "get", away)
+    time.sleep(LEASE_S / 10)
+    holder.look()
+    assert not holder.claim("part-00000"), "it may come back"
+    monkeypatch.setattr(part_queue, "_PATIENCE_S", 0.0)
+    assert holder.claim("part-00000")
+    assert not PartQueue(store, opened, "third", LEASE_S).claim("part-00001"), "a machine that joined needs the store"
 
 
 def test_what_cannot_be_reached_is_one_line(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
