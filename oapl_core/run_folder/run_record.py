@@ -57,6 +57,8 @@ class RoundRecord:
     """Measurements that training/mismatch.py made."""
     epochs: Mapping[int, str] = field(default_factory=dict)
     """Finished epoch, counted from 1 -> policy hash of its checkpoint."""
+    rows_are: str = "rollouts"
+    """Word for what it trains on."""
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Column of METRIC_COLUMNS -> one number for each optimiser step; NaN where a step has none."""
 
@@ -193,7 +195,7 @@ class RunRecord:
         settings = self.run.config.rounds[one.number]
         unjudged, untrained = one.rollouts - sum(one.outcomes.values()), settings.epochs - len(one.epochs)
         absent = {
-            "rollouts": not one.rollouts and not settings.demonstrations,
+            "rollouts": not one.rollouts and settings.source.is_sampled,
             f"verdicts for {unjudged:,} rollouts": unjudged > 0,
             "groups": one.kept is None,
             f"{untrained} of {settings.epochs} epochs of training": untrained > 0,
@@ -230,8 +232,8 @@ class RunRecord:
 
     def _round(self, number: int) -> RoundRecord:
         run = self.run
-        sampled = self._sampled(number)
-        if not sampled and not run.config.rounds[number].demonstrations:
+        sampled, source = self._sampled(number), run.config.rounds[number].source
+        if not sampled and source.is_sampled:
             return RoundRecord(number)
         verdicts, groups = self.parts(run.verdicts(number)), self.entry(run.groups(number))
         outcomes = frame(verdicts, tables.VERDICTS, ("outcome",))["outcome"].to_list() if verdicts else []
@@ -241,6 +243,7 @@ class RunRecord:
         return RoundRecord(
             number,
             **sampled,
+            rows_are=source.rows_are,
             outcomes=dict(Counter(outcomes).most_common()),
             kept=detail(groups, "kept_rollouts") if groups else None,
             kept_groups=detail(groups, "kept_groups") if groups else None,

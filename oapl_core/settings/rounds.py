@@ -95,11 +95,6 @@ class RoundConfig(Settings):
         return self.rows if isinstance(self.rows, RowSource) else SAMPLED
 
     @property
-    def demonstrations(self) -> RowSource | None:
-        """The source, if nobody sampled the rows."""
-        return None if self.source.is_sampled else self.source
-
-    @property
     def rounds_before(self) -> int:
         """Number of rounds before this one whose groups are read for its own."""
         return self.replay.rounds if self.replay else 0

@@ -69,7 +69,7 @@ def _headline(one: RoundRecord, score: Score | None) -> str:
         solved += f", mean reward {score.mean_reward.mean:.3f}"
     trained = f", {one.kept:,} trained on" if one.kept is not None else ""
     if not one.rollouts:  # rows that were read, not sampled
-        return f"{one.kept or 0:,} demonstrations trained on"
+        return f"{one.kept or 0:,} {one.rows_are} trained on"
     return f"{one.rollouts:,} rollouts of {one.problems:,} problems{solved}{trained}"
 
 
