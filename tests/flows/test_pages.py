@@ -63,8 +63,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 def test_the_form_says_what_each_parameter_is(pages: Pages) -> None:
     deployment = pages.server.client.get("/deployments/name/oapl-round/oapl-round").json()["id"]
     text = pages.text(f"/deployments/deployment/{deployment}/run", "form")
-    assert "Experiment file or run folder" in text
-    assert "Settings that differ from the file" in text
+    assert "experiment" in text and "the folder of a run that exists" in text
+    assert "overrides" in text and "Settings that differ from the file" in text
 
 
 def test_a_run_says_its_round_and_its_stages(pages: Pages) -> None:
