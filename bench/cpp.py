@@ -80,7 +80,7 @@ def _run(command: list[str], given: Path, printed: Path) -> int:
 def judged(verifier: Verifier, asked: Sequence[Case]) -> float:
     """Seconds for all of them."""
     start = time.perf_counter()
-    problems, texts = [problem for problem, _ in asked], [fenced(source, CPP) for _, source in asked]
+    problems, texts = [problem for problem, _ in asked], [fenced(source, CPP.fences[0]) for _, source in asked]
     verdicts = verifier.verify(problems, texts, ["stop"] * len(texts))
     seconds = time.perf_counter() - start
     assert all(verdict.outcome is Outcome.PASSED for verdict in verdicts), verdicts

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.languages import languages
+from oapl_core.languages import by_file
 from oapl_core.problems.problem_set import checked
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.verdict_versions import STORED, check_name
@@ -85,12 +85,12 @@ def _verify_program(program: Path, tests: Path) -> int:
 
     Say so where a test passes or fails by what ran before it: a program that keeps a state has such tests.
     """
-    source, problem, config = _read(program), _problem(tests, program.suffix), VerifierConfig()
+    source, problem, config = _read(program), _problem(tests, program.name), VerifierConfig()
     limits = Limits(config.cpu_s, config.wall_s, config.memory_mb, config.output_mb)
     rules, passed = GradingRules.of(problem, config), 0
     table = Table("test", "outcome", "CPU ms", "wall ms", "MiB", "expected", "printed", box=None)
     # one process: a row's times are then not disturbed by another test
-    with Sandbox(1, config.minimum_level, libraries=config.libraries, language=rules.language) as sandbox:
+    with Sandbox(1, config.minimum_level, libraries=config.libraries, toolchain=rules.toolchain) as sandbox:
         made = sandbox.compiled(rules.program(source))
         if isinstance(made, Execution):
             tell(f"{Outcome.COMPILE_ERROR}: {made.detail}")
@@ -140,10 +140,10 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def _problem(path: Path, suffix: str) -> dict[str, Any]:
+def _problem(path: Path, program: str) -> dict[str, Any]:
     """Read tests.json: a list of {input, output}, or an object {kind, entry_point, tests, checker, language}.
 
-    Without a language the program's name says it.
+    Without a language the name of the program's file says it.
     """
     try:
         content = storable(json.loads(_read(path)))
@@ -158,8 +158,7 @@ def _problem(path: Path, suffix: str) -> dict[str, Any]:
     kind = raw.get("kind") or ("function" if raw.get("entry_point") else "stdin")
     if kind == "math":
         raise DataError(f"{path}: a math problem has no tests; use `oapl verify --answer ... --expected ...`")
-    by_name = {Path(one.file).suffix: one.name for one in languages().values()}
-    named = {"problem_id": path.name, "statement": path.name, "language": by_name.get(suffix), **raw, "kind": kind}
+    named = {"problem_id": path.name, "statement": path.name, "language": by_file(program), **raw, "kind": kind}
     if kind == "function" and isinstance(raw.get("tests"), list):
         named["tests"] = [_as_json(test) for test in raw["tests"]]
     return checked(named, "heldout", str(path))

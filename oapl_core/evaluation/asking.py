@@ -32,6 +32,8 @@ from oapl_core.tables import PROBLEMS, PROMPTS, open_table, read_table, write_ta
 
 _ASKED = ("problem_id", "kind", "statement", "starter_code", "entry_point", "answer", "checker")
 """Columns that decide, with the tests, about prompts and verdicts."""
+_IF_GIVEN = ("language",)
+"""Columns that decide about them, too, and came later: a set without them has the hash that it had."""
 _STATEMENT = ("problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language")
 _HASH_DIGITS = 16
 TOO_LONG = "prompt too long"
@@ -87,13 +89,13 @@ def content_hash(problems: Path, split: str | None = None) -> str:
     """Hash (SHA-256) the questions and tests of a problem set (or a split), in its order; not of how it is stored."""
     digest = hashlib.sha256()
     with open_table(problems, PROBLEMS) as file:
-        names = [name for name in (*_ASKED, "split", "tests", "language") if name in file.schema_arrow.names]
+        names = [name for name in (*_ASKED, *_IF_GIVEN, "split", "tests") if name in file.schema_arrow.names]
         for group in range(file.num_row_groups):
             for row in file.read_row_group(group, columns=names).to_pylist():
                 if split not in (None, row["split"]):
                     continue
-                language = [row["language"]] if row.get("language") else []
-                digest.update(json.dumps([row[name] for name in _ASKED] + language).encode())
+                given = [row[name] for name in _IF_GIVEN if row.get(name)]
+                digest.update(json.dumps([row[name] for name in _ASKED] + given).encode())
                 for test in row["tests"]:
                     for text in (test["input"], test["output"]):  # its length first: "a", "bc" is not "ab", "c"
                         digest.update(f"{len(text)}:".encode() + text.encode())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from oapl_core.errors import ConfigError
-from oapl_core.languages import words_of
+from oapl_core.toolchain import ASKED_BY, PYTHON_WORDS, toolchain_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -60,7 +60,10 @@ def fill(text: str, file: Path, problem: Mapping[str, Any], fields: Sequence[str
     template = _compiled(text, file, tuple(fields))
     try:
         values = {name: problem.get(name) for name in fields}
-        module: Any = template.make_module(values | ({"language": words_of(problem)} if "language" in fields else {}))
+        if ASKED_BY in fields:
+            toolchain = toolchain_of(problem)
+            values[ASKED_BY] = toolchain.words if toolchain else PYTHON_WORDS
+        module: Any = template.make_module(values)
     # whatever a person's expression can do to the value of a field
     except (TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         _refuse(template, file, problem, error)

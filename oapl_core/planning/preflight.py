@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.errors import DataError, StageFailed
-from oapl_core.languages import language
 from oapl_core.planning.plan import steps
 from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
 from oapl_core.plugins.own_function import check_import
@@ -22,6 +21,7 @@ from oapl_core.run_folder.storage import readable
 from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table
 from oapl_core.tables import readable as whole
+from oapl_core.toolchain import ASKED_BY, Toolchain, toolchains_of
 
 ROLLOUT_BYTES_PER_TOKEN = 6.25
 """Ids, log-probs, text and all columns (docs/benchmarks/store.md)."""
@@ -68,22 +68,22 @@ def refuse_removed(run: Run, verb: str, number: int | None) -> None:
 
 
 def refuse_missing_tools(run: Run) -> None:
-    """Ask the tools of every language of the run's problems for their version.
+    """Ask the tools of every toolchain of the run's problems for their version.
 
     Raises:
         SandboxError: one is missing or broken; says what to install.
     """
-    for name in languages_of(run.problems):
-        language(name).found_version()
+    for toolchain in toolchains_in(run.problems):
+        toolchain.found_version()
 
 
-def languages_of(problems: Path) -> list[str]:
-    """Name the languages that ``problems`` (tables.PROBLEMS) ask for, beside Python."""
+def toolchains_in(problems: Path) -> list[Toolchain]:
+    """Return the toolchains that ``problems`` (tables.PROBLEMS) ask for, beside Python, by name."""
     if not problems.is_file():
         return []
     with whole(problems):
-        asked = read_table(problems, PROBLEMS, ["language"])["language"].unique().to_pylist()
-    return sorted(name for name in asked if name)
+        asked = read_table(problems, PROBLEMS, [ASKED_BY])[ASKED_BY].unique().to_pylist()
+    return toolchains_of({ASKED_BY: name} for name in asked)
 
 
 def _reads(run: Run, verb: str, number: int | None) -> tuple[str, ...]:

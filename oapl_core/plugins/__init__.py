@@ -29,11 +29,13 @@ Kind = Literal[
     "observer",
     "page",
     "problem_sets",
+    "question",
     "reward",
     "rows",
     "runner",
     "sampler",
     "store",
+    "toolchain",
     "tracker",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -145,6 +147,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "page": {"round": "oapl_extras.round_pages.round_page:round_page"},
     "problem_sets": {"published": "oapl_extras.problem_sets.published:Published"},
+    "question": {"languages": "oapl_core.languages.on_this_machine:tools"},
     "reward": {},
     "rows": {"demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig"},
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
@@ -153,6 +156,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "folder": "oapl_core.run_folder.parts:FolderParts",
         "mirror": "oapl_extras.remote.mirror_parts:MirrorParts",
     },
+    "toolchain": {"described": "oapl_core.languages:language"},
     "tracker": {name: f"oapl_extras.trackers.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
 }
 """Places of what ships, ``module:object``, by kind and name."""

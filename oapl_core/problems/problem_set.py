@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from oapl_core import languages
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError
-from oapl_core.languages import PYTHON
 from oapl_core.problems.raw_rows import KINDS as KINDS_OF_FILE
 from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.storable import json_text
+from oapl_core.toolchain import ASKED_BY, PYTHON, toolchain_of
 
 KINDS = ("stdin", "function", "assert", "math")
 SPLITS = ("train", "validation", "heldout")
@@ -83,11 +82,11 @@ def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
     if problem["kind"] not in KINDS:
         raise DataError(f"{where}: `kind` is {problem['kind']!r}; choose one of {', '.join(KINDS)}")
     complaint = _math_complaint(problem) if problem["kind"] == "math" else _program_complaint(problem)
-    complaint = complaint or _checker_complaint(problem) or _language_complaint(problem)
+    complaint = complaint or _checker_complaint(problem) or _toolchain_complaint(problem)
     if complaint:
         raise DataError(f"{where}: {complaint}")
-    if problem.get("language") == PYTHON:
-        del problem["language"]  # a problem that says nothing asks for it, too: the two are the same
+    if problem.get(ASKED_BY) == PYTHON:
+        del problem[ASKED_BY]  # a problem that says nothing asks for it, too: the two are the same
     return {**problem, "tests": list(problem["tests"])}
 
 
@@ -137,13 +136,13 @@ def _checker_complaint(problem: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _language_complaint(problem: Mapping[str, Any]) -> str | None:
+def _toolchain_complaint(problem: Mapping[str, Any]) -> str | None:
     try:
-        language = languages.of(problem)
+        toolchain = toolchain_of(problem)
     except DataError as error:
         return str(error)
-    if language and problem["kind"] != "stdin":
-        return f"a problem in {language.title} is of kind stdin: only Python functions can be called"
+    if toolchain and problem["kind"] != "stdin":
+        return f"a problem in {toolchain.title} is of kind stdin: only Python functions can be called"
     return None
 
 

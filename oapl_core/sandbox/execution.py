@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # a fork server needs no description: its requests say what to run
-    from oapl_core.languages import Language
+    from oapl_core.toolchain import Toolchain
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Program:
-    """Untrusted source, Python unless `language` says otherwise.
+    """Untrusted source, Python unless it comes with a `toolchain`.
 
     Without `entry_point` an input is its standard input. With one, an input is a JSON array of arguments for that
     function, or that method of a class `Solution`. The return value comes back as JSON. With `is_checked` as well, an
@@ -45,15 +45,15 @@ class Program:
     starter: str = ""
     """The problem's starter code: what it declares (imports, helpers, classes) serves the program and the checks, if it
     compiles. Checks only."""
-    language: Language | None = None
-    """Language of a program that is no Python, for a sandbox of that language; it reads standard input."""
+    toolchain: Toolchain | None = None
+    """Commands for a program that is no Python, in a sandbox for them; it reads standard input."""
     executable: bytes = b""
     """Executable that `Sandbox.compiled` made of the source."""
 
     @property
     def needs_compiler(self) -> bool:
         """Whether it can only be run once it is compiled."""
-        return self.language is not None and bool(self.language.compile) and not self.executable
+        return self.toolchain is not None and bool(self.toolchain.compile) and not self.executable
 
 
 Checks = Literal["", "passed", "failed", "raised", "not_judgeable", "gone"]

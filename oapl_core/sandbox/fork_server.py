@@ -1,6 +1,6 @@
 """The fork server: a small fresh Python process that forks a confined child for every program.
 
-Started by sandbox.py as `python -P -s -S -c ... FD LEVEL LANGUAGE LIBRARY...` (LANGUAGE is empty for Python); speaks
+Started by sandbox.py as `python -P -s -S -c ... FD LEVEL TOOLS LIBRARY...` (TOOLS is empty for Python); speaks
 wire.py over the socket FD. It passes on the files of a request and never reads them. Its memory, of which every child
 gets a copy, holds no byte of a program, an input or an output. It has three processes:
 
@@ -48,11 +48,11 @@ _HARMLESS = (
 
 def main(arguments: list[str]) -> None:
     """Runs the watcher; returns when the server has ended or the supervisor is gone."""
-    fd, level, language, *libraries = arguments
+    fd, level, tools, *libraries = arguments
     linux.require_supported()
     supervisor = os.getppid()
     connection = socket.socket(fileno=int(fd))
-    paths = interpreter_paths(libraries, with_tools=bool(language))
+    paths = interpreter_paths(libraries, with_tools=bool(tools))
     if level == FULL:
         pid, gatekeeper = _start_gatekeeper(connection, paths)
         if gatekeeper.recv(1):

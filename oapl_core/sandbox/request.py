@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from oapl_core.sandbox.execution import Checks, Execution, Limits, Program
 
 if TYPE_CHECKING:
-    from oapl_core.languages import Language
+    from oapl_core.toolchain import Toolchain
 
 RECORD = struct.Struct("<BiIQQ")
 """Record of a test that ended, written by the child: kind, exit code, largest resident set in KiB, ends of output and
@@ -45,7 +45,7 @@ class ChildRequest:
         """Make the files, for as many of `inputs` as one child may have: 64, or 1 with checks."""
         self._limits, self._is_checked, self.files = limits, program.is_checked, list[int]()
         self._program = program
-        shared = inputs[: 1 if program.is_checked or program.language else MAX_TESTS]
+        shared = inputs[: 1 if program.is_checked or program.toolchain else MAX_TESTS]
         checks = shared[0].decode("utf-8", "replace") if program.is_checked else ""
         texts = (program.source, program.starter, checks) if program.is_checked else (program.source,)
         self.header: dict[str, Any] = {
@@ -56,8 +56,8 @@ class ChildRequest:
             ],
         }
         about = {"entry_point": program.entry_point, "starter": program.starter}
-        if program.language:
-            self.header |= _process(program, program.language)
+        if program.toolchain:
+            self.header |= _process(program, program.toolchain)
             self._add(program.executable or program.source.encode("utf-8", "replace"))
         else:
             self._add(json.dumps({"source": program.source, **about}).encode())
@@ -117,8 +117,8 @@ class ChildRequest:
         }
         if self._is_checked:
             execution |= self._checked(facts)
-        elif self._program.language:
-            execution |= self._of_process(self._program.language, execution, stdout)
+        elif self._program.toolchain:
+            execution |= self._of_process(self._program.toolchain, execution, stdout)
         is_result = kind == DONE and result and not self._is_checked
         return Execution(**execution, stdout=stdout, result=result if is_result else None, stderr=_tail(self._errors))
 
@@ -139,14 +139,14 @@ class ChildRequest:
         printed = _MESSAGE_BYTES if self._program.needs_compiler else limit
         return DONE, facts["exit_code"], 0, (printed, limit)
 
-    def _of_process(self, language: Language, ran: dict[str, Any], printed: bytes) -> dict[str, Any]:
-        """Interpret the end of a process: like judges of such languages, an exit code other than 0 is an error.
+    def _of_process(self, toolchain: Toolchain, ran: dict[str, Any], printed: bytes) -> dict[str, Any]:
+        """Interpret the end of a process: like judges of such programs, an exit code other than 0 is an error.
 
         An exception that nobody catches ends a process so, or by a signal.
         """
         failed, code = ran["exit_code"] != 0, ran["exit_code"]
         if not self._program.needs_compiler:
-            is_memory = failed and language.out_of_memory and language.out_of_memory.encode() in _tail(self._errors)
+            is_memory = failed and toolchain.out_of_memory and toolchain.out_of_memory.encode() in _tail(self._errors)
             return {"raised": f"exit code {code}" if code else "", "memory_limit": bool(is_memory)}
         slow = f"the compiler took more than {self._limits.wall_s:.0f} s"
         detail = slow if ran["wall_limit"] else first_message(printed) or "the compiler gives no reason"
@@ -169,14 +169,14 @@ class ChildRequest:
         return {"checks": verdict, "detail": detail}
 
 
-def _process(program: Program, language: Language) -> dict[str, Any]:
-    """Describe a program in another language for the fork server: its file's name, and the command that is executed."""
-    command = language.compile if program.needs_compiler else language.run
-    tool = command[0] if "/" in command[0] else language.tool(command[0])
+def _process(program: Program, toolchain: Toolchain) -> dict[str, Any]:
+    """Describe a program that is no Python for the fork server: its file's name, and the command that is executed."""
+    command = toolchain.compile if program.needs_compiler else toolchain.run
+    tool = command[0] if "/" in command[0] else toolchain.tool(command[0])
     return {
         "command": [tool, *command[1:]],
-        "file": language.executable if program.executable else language.file,
-        "executable": language.executable if program.needs_compiler else "",
+        "file": toolchain.executable if program.executable else toolchain.file,
+        "executable": toolchain.executable if program.needs_compiler else "",
         "is_executable": bool(program.executable),
     }
 

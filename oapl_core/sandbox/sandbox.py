@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from oapl_core.errors import SandboxError
-from oapl_core.languages import Language
 from oapl_core.sandbox.canaries import prove
 from oapl_core.sandbox.execution import Execution, Limits, Program
 from oapl_core.sandbox.server_process import ProgramNotRun, ServerLost, ServerProcess
 from oapl_core.sandbox.session import Session
+from oapl_core.toolchain import Toolchain
 
 Level = Literal["full", "fallback"]
 DEFAULT_LIBRARIES = ("numpy",)
@@ -47,15 +47,15 @@ class Sandbox:
         minimum_level: Level = "fallback",
         level: Level | None = None,
         libraries: Sequence[str] = DEFAULT_LIBRARIES,
-        language: Language | None = None,
+        toolchain: Toolchain | None = None,
     ) -> None:
         """Start the fork servers. `level` forces one level, otherwise the strongest that works, down to
-        `minimum_level`; `libraries` are the installed packages that programs may import. With `language` it runs
-        programs in that instead of Python.
+        `minimum_level`; `libraries` are the installed packages that programs may import. With `toolchain` it runs
+        programs by its commands instead of Python.
 
         Raises:
             ValueError: there are no workers.
-            SandboxError: a package or a tool of the language is missing, or the language cannot run at `level`.
+            SandboxError: a package or a tool of the toolchain is missing, or it cannot run at `level`.
         """
         if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
@@ -65,12 +65,12 @@ class Sandbox:
             self._candidates = ("full",)
         if missing := [name for name in libraries if find_spec(name) is None]:
             raise SandboxError(f"library {missing[0]!r} is not installed here; install it or take it off the list")
-        self._libraries, self._language = tuple(libraries), language
-        if language:
-            language.found_version()
+        self._libraries, self._toolchain = tuple(libraries), toolchain
+        if toolchain:
+            toolchain.found_version()
             # Only a pid namespace ends all processes of a compiler, whatever they do; and they need a folder to write.
             if "full" not in self._candidates:
-                raise SandboxError(f"programs in {language.title} need the full level: allow user namespaces")
+                raise SandboxError(f"programs in {toolchain.title} need the full level: allow user namespaces")
             self._candidates, self._libraries = ("full",), ()
         self._level: Level | None = None
         self._idle: queue.SimpleQueue[ServerProcess] = queue.SimpleQueue()
@@ -137,7 +137,7 @@ class Sandbox:
             self._idle.put(server)
 
     def _server_process(self, level: Level) -> ServerProcess:
-        return ServerProcess(level, self._libraries, self._language.name if self._language else "")
+        return ServerProcess(level, self._libraries, with_tools=self._toolchain is not None)
 
     @contextmanager
     def _server(self) -> Iterator[ServerProcess]:
@@ -185,7 +185,7 @@ class Sandbox:
         Raises:
             SandboxError: three attempts failed.
         """
-        assert self._language is None, "sessions are Python's"
+        assert self._toolchain is None, "sessions are Python's"
         for number in range(1, _TRIES + 1):
             try:
                 with self._server() as server:
@@ -207,11 +207,12 @@ class Sandbox:
         Raises:
             SandboxError: the compiler could not be run, or the machine ran out of memory under it.
         """
-        if not program.language or not program.needs_compiler:
+        if not program.toolchain or not program.needs_compiler:
             return program
         # Each process of the compiler ends itself at the limit of CPU time; the wall time ends all of them.
-        cpu_s, killed = program.language.compile_cpu_s, _out_of_memory_kills()
-        (made,) = self.run(program, [b""], Limits(cpu_s, 3 * cpu_s, program.language.compile_memory_mb, _EXECUTABLE_MB))
+        cpu_s, killed = program.toolchain.compile_cpu_s, _out_of_memory_kills()
+        limits = Limits(cpu_s, 3 * cpu_s, program.toolchain.compile_memory_mb, _EXECUTABLE_MB)
+        (made,) = self.run(program, [b""], limits)
         if not made.compile_error and made.result:
             return replace(program, executable=made.result)
         if _out_of_memory_kills() != killed:

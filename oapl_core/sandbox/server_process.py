@@ -37,8 +37,8 @@ class ProgramNotRun(Exception):
 class ServerProcess:
     """One fork server. Not thread-safe: one user at a time."""
 
-    def __init__(self, level: str, libraries: Sequence[str], language: str = "") -> None:
-        """Starts it and waits until it is ready at `level`, for Python or for programs in another `language`.
+    def __init__(self, level: str, libraries: Sequence[str], with_tools: bool = False) -> None:
+        """Starts it and waits until it is ready at `level`, for Python or, `with_tools`, for programs made by them.
 
         Raises:
             SandboxError: this level cannot be set up here; the message has the kernel's reason.
@@ -49,7 +49,7 @@ class ServerProcess:
         command = [_interpreter(), "-P", "-s", "-S", "-B", "-c", _BOOT, _CODE_ROOT, str(theirs.fileno()), level]
         self._libraries = tuple(libraries)
         self._process = subprocess.Popen(
-            [*command, language, *package_paths(libraries)],
+            [*command, "tools" if with_tools else "", *package_paths(libraries)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from oapl_core.languages import Language
+from oapl_core.toolchain import Toolchain
 from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.outcomes import Outcome
 
@@ -12,16 +12,16 @@ Canary = tuple[dict[str, Any], str, Outcome]
 KINDS = ("stdin", "function", "assert", "math")
 
 
-def canaries(kinds: Collection[str], languages: Sequence[Language]) -> list[Canary]:
-    """Return the canaries of these problem kinds, in Python, and those of other languages."""
+def canaries(kinds: Collection[str], toolchains: Sequence[Toolchain]) -> list[Canary]:
+    """Return the canaries of these problem kinds, in Python, and those of the toolchains."""
     found = [canary for canary in _OF_PYTHON if canary[0]["kind"] in kinds]
-    for language in languages:
+    for one in toolchains:
         for name, source, right in (
-            ("right", language.right, Outcome.PASSED),
-            ("wrong", language.wrong, Outcome.WRONG_ANSWER),
+            ("right", one.right, Outcome.PASSED),
+            ("wrong", one.wrong, Outcome.WRONG_ANSWER),
         ):
-            problem, *_ = _canary("stdin", f"{language.name}-{name}", "", right)
-            found.append((problem | {"language": language.name}, fenced(source, language), right))
+            problem, *_ = _canary("stdin", f"{one.name}-{name}", "", right)
+            found.append((problem | {"language": one.name}, fenced(source, one.fences[0]), right))
     return found
 
 

@@ -4,13 +4,13 @@ r"""Answer of a response: the last fenced program, or for maths what `verifier.a
 import ast
 import re
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from oapl_core.maths.brackets import closing
 
 if TYPE_CHECKING:  # a worker that reads maths must start without the settings' library
-    from oapl_core.languages import Language
     from oapl_core.settings.verifier import AnswerRule
 
 MAX_MATHS_CHARACTERS = 512
@@ -19,7 +19,8 @@ _HASH = "####"
 _NUMBER = re.compile(r"(?:(?<![\w)\]}])[-−])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
 _OPENING = re.compile(r"^[ \t]*(`{3,}|~{3,})(.*)$")
 _CLOSING = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*$")
-_PYTHON = ("python", "python3", "py", "py3")
+PYTHON = ("python", "python3", "py", "py3")
+"""Tags of code blocks with a program in Python."""
 _BOXED = re.compile(r"\\boxed\s*\{")
 _NEAR = 64
 # A box that shows nothing: spaces of TeX, empty braces.
@@ -48,10 +49,11 @@ def final_part(response: str, is_thinking: bool = False) -> str:
 
 
 def program(
-    response: str, is_thinking: bool = False, is_cut: bool = False, language: "Language | None" = None
+    response: str, is_thinking: bool = False, is_cut: bool = False, tags: Collection[str] = PYTHON
 ) -> str | None:
-    """Return the program of a response: its last code block that says python, else its last that says nothing and is
-    code. Of another language, return its last block with one of its tags, else its last that says nothing.
+    """Return the program of a response: its last code block with one of the `tags`, else its last that says nothing.
+
+    Of Python that is the last that says nothing and is code.
 
     Blocks are CommonMark's (0.31, section 4.5): three or more backticks or tildes, closed by at least as many of the
     same. Words behind the language are passed over. A block that is never closed counts, to the end of the response,
@@ -59,46 +61,46 @@ def program(
     if there is no other. None without any block.
     """
     blocks = [block for block in _blocks(final_part(response, is_thinking), is_cut) if block.text.strip()]
-    tagged = [block.text for block in blocks if block.language in (language.fences if language else _PYTHON)]
-    untagged = [block.text for block in blocks if not block.language]
-    if language:
+    tagged = [block.text for block in blocks if block.tag in tags]
+    untagged = [block.text for block in blocks if not block.tag]
+    if tags != PYTHON:
         return next(iter([*tagged[-1:], *untagged[-1:]]), None)
     candidates = [*tagged[-1:], *[text for text in untagged if _is_code(text)][-1:], *untagged[-1:]]
     return candidates[0] if candidates else None
 
 
-def fenced(source: str, language: "Language | None" = None) -> str:
+def fenced(source: str, tag: str = PYTHON[0]) -> str:
     """Return a response whose program is `source`, whatever that contains."""
     fence = "`" * (3 + max(map(len, re.findall("`+", source)), default=0))
-    return f"{fence}{language.fences[0] if language else 'python'}\n{source}\n{fence}"
+    return f"{fence}{tag}\n{source}\n{fence}"
 
 
 @dataclass(frozen=True)
 class _Block:
-    language: str
+    tag: str
     text: str
 
 
 def _blocks(text: str, is_cut: bool) -> list[_Block]:
     """Return every fenced block, in order."""
-    blocks, fence, language, lines = [], "", "", list[str]()
+    blocks, fence, tag, lines = [], "", "", list[str]()
     for line in text.replace("\r\n", "\n").split("\n"):
         if not fence:
             opening = _OPENING.match(line)
             # A backtick after three backticks makes inline code of them (CommonMark 0.31, section 4.5).
             if opening and not (opening[1][0] == "`" and "`" in opening[2]):
-                fence, language, lines = opening[1], _language(opening[2]), []
+                fence, tag, lines = opening[1], _tag(opening[2]), []
         elif (end := _CLOSING.match(line)) and end[1][0] == fence[0] and len(end[1]) >= len(fence):
-            blocks.append(_Block(language, "\n".join(lines) + "\n"))
+            blocks.append(_Block(tag, "\n".join(lines) + "\n"))
             fence = ""
         else:
             lines.append(line)
     if fence and not is_cut:
-        blocks.append(_Block(language, "\n".join(lines) + "\n"))
+        blocks.append(_Block(tag, "\n".join(lines) + "\n"))
     return blocks
 
 
-def _language(info: str) -> str:
+def _tag(info: str) -> str:
     """Read the first word of an info string: `python title="a.py"`, `{.python .numbered}`, `python:main.py`."""
     word = re.match(r"[\s{.]*([\w+#-]*)", info)
     return word[1].lower() if word else ""

@@ -64,7 +64,7 @@ def grade_program(
 ) -> ProgramGrade:
     """Run `source` on the tests that `rules` choose, until the first failure unless they say otherwise.
 
-    A program that has to be compiled is, once, unless it comes with its executable; the sandbox is one of its language.
+    A program that has to be compiled is, once, unless it comes with its executable; the sandbox is its toolchain's.
 
     Raises:
         SandboxError: it could not be run for reasons that are not its own.
@@ -78,8 +78,8 @@ def grade_program(
         grade.add(chosen[0], program, Outcome.COMPILE_ERROR)
         return grade
     grading = _Grading(sandbox, program, tests, chosen, limits, rules)
-    # A process of another language runs one test: nothing is shared.
-    if len(chosen) < SHARED_FROM or program.language:
+    # A process that is no Python runs one test: nothing is shared.
+    if len(chosen) < SHARED_FROM or program.toolchain:
         return grading.fresh()
     try:
         return grading.shared()

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from oapl_core import languages
 from oapl_core.checkers import Checker, resolve
-from oapl_core.languages import Language
 from oapl_core.sandbox import Execution, Program
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.toolchain import Toolchain, toolchain_of
+from oapl_core.verdicts.extraction import PYTHON, fenced
 from oapl_core.verdicts.outcomes import Outcome, failure
 from oapl_core.verdicts.output_equality import Tolerance, result_equal, stdout_equal
 
@@ -28,8 +28,8 @@ class GradingRules:
     entry_point: str | None = None
     starter: str = ""
     """The problem's starter code, for checks that use what it declares."""
-    language: Language | None = None
-    """Language of the program; None: Python."""
+    toolchain: Toolchain | None = None
+    """Toolchain of the program; None: Python."""
     tolerance: Tolerance | None = None
     """None: parity with LiveCodeBench."""
     checker: Checker | None = None
@@ -39,14 +39,14 @@ class GradingRules:
 
     @classmethod
     def of(cls, problem: Mapping[str, Any], config: VerifierConfig) -> Self:
-        """Return the rules for a row of tables.PROBLEMS. Raises ValueError without its checker or language."""
+        """Return the rules for a row of tables.PROBLEMS. Raises ValueError without its checker or toolchain."""
         name = problem.get("checker")
         tolerant = config.comparison == "tolerant"
         return cls(
             kind=problem["kind"],
             entry_point=problem["entry_point"],
             starter=problem.get("starter_code") or "",
-            language=languages.of(problem),
+            toolchain=toolchain_of(problem),
             tolerance=Tolerance(config.absolute_tolerance, config.relative_tolerance) if tolerant else None,
             checker=resolve(name) if name else None,
             stop_at_first_failure=config.stop_at_first_failure,
@@ -57,7 +57,7 @@ class GradingRules:
         """Return the program that the sandbox runs."""
         if self.kind == "assert":
             return Program(source, self.entry_point, is_checked=True, starter=self.starter)
-        return Program(source, None if self.kind == "stdin" else self.entry_point, language=self.language)
+        return Program(source, None if self.kind == "stdin" else self.entry_point, toolchain=self.toolchain)
 
     def chosen(self, tests: Sequence[Mapping[str, str]]) -> list[int]:
         """Return indices of the tests to run, in their own order; of equally long inputs the earlier ones."""
@@ -80,6 +80,12 @@ class GradingRules:
         if self.kind == "function":
             return result_equal(execution.result, test["output"], self.tolerance)
         return stdout_equal(execution.stdout, test["output"], self.tolerance)
+
+
+def answer_of(source: str, problem: Mapping[str, Any]) -> str:
+    """Return a response whose program is `source`, as the problem asks for one."""
+    toolchain = toolchain_of(problem)
+    return fenced(source, toolchain.fences[0] if toolchain else PYTHON[0])
 
 
 _CHECKED = {

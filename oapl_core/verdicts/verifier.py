@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from oapl_core import languages
 from oapl_core.checkers import resolve
 from oapl_core.errors import StageFailed
-from oapl_core.languages import Language
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Level, Sandbox
 from oapl_core.settings.verifier import AnswerRule, VerifierConfig
 from oapl_core.tables import CORRECT, is_correct
+from oapl_core.toolchain import Toolchain, toolchain_of, toolchains_of
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.canaries import KINDS, canaries
 from oapl_core.verdicts.outcomes import Outcome
@@ -167,25 +166,25 @@ class Verifier:
         """Do what `verify` does, but yield each verdict as soon as it and all before it are known.
 
         Raises:
-            SandboxError: programs of a language cannot be run here.
-            StageFailed: a canary of a language was misjudged.
+            SandboxError: programs of a toolchain cannot be run here.
+            StageFailed: a canary of a toolchain was misjudged.
         """
         assert len(problems) == len(texts) == len(finish_reasons)
-        for language in {found for problem in problems if (found := languages.of(problem))}:
-            self._start(language)
+        for toolchain in toolchains_of(problems):
+            self._start(toolchain)
         rows = zip(problems, texts, finish_reasons, strict=True)
         return self._stream([self._slot(*row, self._config.answer) for row in rows])
 
-    def _start(self, language: Language) -> None:
-        """Start a language's own sandbox, once: its tools are nothing that Python programs should see."""
-        if language.name not in self._others:
+    def _start(self, toolchain: Toolchain) -> None:
+        """Start a toolchain's own sandbox, once: its tools are nothing that Python programs should see."""
+        if toolchain.name not in self._others:
             settings = self._config
-            sandbox = Sandbox(settings.workers, settings.minimum_level, self._level, language=language)
-            self._others[language.name] = sandbox.__enter__()
+            sandbox = Sandbox(settings.workers, settings.minimum_level, self._level, toolchain=toolchain)
+            self._others[toolchain.name] = sandbox.__enter__()
             try:
-                self.check_canaries((), [language])
+                self.check_canaries((), [toolchain])
             except StageFailed:
-                self._others.pop(language.name).close()
+                self._others.pop(toolchain.name).close()
                 raise
 
     def _stream(self, slots: Sequence[Verdict | _Job]) -> Iterator[Verdict]:
@@ -229,7 +228,9 @@ class Verifier:
             except (TimeoutError, MathsWorkerDied) as error:
                 return self._unread(problem["problem_id"], str(error))
         else:
-            answer = extraction.program(text, is_thinking, finish_reason == "length", languages.of(problem))
+            toolchain = toolchain_of(problem)
+            tags = toolchain.fences if toolchain else extraction.PYTHON
+            answer = extraction.program(text, is_thinking, finish_reason == "length", tags)
         if answer is not None:
             return _Job(problem, answer)
         outcome = Outcome.TRUNCATED if finish_reason == "length" else Outcome.NO_ANSWER
@@ -275,21 +276,21 @@ class Verifier:
                 equal = self._maths.equal(problem["answer"], job.answer, problem.get("statement") or "")
             return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
         rules = GradingRules.of(problem, self._config)
-        sandbox = self._others[rules.language.name] if rules.language else self._sandbox
+        sandbox = self._others[rules.toolchain.name] if rules.toolchain else self._sandbox
         grade = grade_program(sandbox, job.answer, problem["tests"], self._limits, rules)
         self.draws_differed += grade.draws_differ
         facts = {name: value for name, value in grade.__dict__.items() if name != "draws_differ"}
         return replace(blank, **facts)
 
-    def check_canaries(self, kinds: Collection[str] = KINDS, languages: Sequence[Language] = ()) -> None:
-        """Judge programs and maths answers of these kinds and languages that are known to be right or wrong.
+    def check_canaries(self, kinds: Collection[str] = KINDS, toolchains: Sequence[Toolchain] = ()) -> None:
+        """Judge programs and maths answers of these kinds and toolchains that are known to be right or wrong.
 
         Raises:
             StageFailed: one was misjudged; no verdict of this verifier can be trusted.
         """
-        for language in languages:
-            self._start(language)
-        problems, texts, expected = zip(*canaries(kinds, languages), strict=True)
+        for toolchain in toolchains:
+            self._start(toolchain)
+        problems, texts, expected = zip(*canaries(kinds, toolchains), strict=True)
         # they answer in a box, whichever answer counts elsewhere
         slots = [self._slot(*row, "stop", "last-box") for row in zip(problems, texts, strict=True)]
         for verdict, right in zip(self._stream(slots), expected, strict=True):

@@ -10,18 +10,16 @@ recorded, and ends after sampling has.
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oapl_core import languages
 from oapl_core.errors import ConfigError, DataError, StageFailed
-from oapl_core.languages import Language
 from oapl_core.planning.plan import has_ended, round_steps
-from oapl_core.planning.preflight import languages_of
+from oapl_core.planning.preflight import toolchains_in
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.parts import Parts, Wanted, store_of
 from oapl_core.run_folder.recorded import Recorded
@@ -31,6 +29,7 @@ from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
+from oapl_core.toolchain import toolchains_of
 from oapl_core.turns import has_turns, sampled_lengths
 from oapl_core.verdicts.environment_rewards import Played, is_failure
 from oapl_core.verdicts.extraction import opens_thinking
@@ -64,8 +63,8 @@ class Judging:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Settings that the verdicts depend on."""
-        # How a language is compiled and run decides verdicts, too; problems for Python alone have nothing of it.
-        described = {name: asdict(languages.language(name)) for name in languages_of(self.problems)}
+        # How programs are compiled and run decides verdicts, too; problems for Python alone have nothing of it.
+        described = {one.name: asdict(one) for one in toolchains_in(self.problems)}
         settings = self.verifier.slice | {"version": VERIFIER_VERSION} | (self.reward.slice if self.reward else {})
         return settings | ({"languages": described} if described else {})
 
@@ -83,7 +82,7 @@ class Judging:
         with self.folder.writing(target, self.folder.inputs([part, self.problems]), self.settings) as draft:
             draft.rows = write_table(draft.path, fields, judged)
             draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
-            if versions := {name: languages.language(name).found_version() for name in languages_of(self.problems)}:
+            if versions := {one.name: one.found_version() for one in toolchains_in(self.problems)}:
                 draft.details["languages"] = versions
 
 
@@ -188,7 +187,7 @@ def judge_part(
         )
     asked = [problems[r["problem_id"]] for r in rollouts]
     # With every part: a machine that runs out of memory or loses a library does so in the middle of a round.
-    judges.verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked}, _languages(asked))
+    judges.verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked}, toolchains_of(asked))
     texts, reasons = ([r[name] for r in rollouts] for name in ("text", "finish_reason"))
     tokens = sampled_lengths(part).to_list() if judges.rewarder.is_needed else [0] * len(rollouts)
     played = _played(part, reasons)
@@ -220,12 +219,6 @@ def _problems(judging: Judging, asked: set[str]) -> dict[str, Mapping[str, Any]]
         prompts = read_table(judging.prompts, PROMPTS, ["problem_id", "prompt"], only=("problem_id", asked)).to_pylist()
         thinking = {row["problem_id"] for row in prompts if opens_thinking(row["prompt"])}
     return {row["problem_id"]: row | {"is_thinking": row["problem_id"] in thinking} for row in rows}
-
-
-def _languages(asked: Iterable[Mapping[str, Any]]) -> list[Language]:
-    """Return the languages of problems that do not ask for Python, by name."""
-    found = {language.name: language for language in map(languages.of, asked) if language}
-    return [found[name] for name in sorted(found)]
 
 
 def check_errors(

@@ -19,7 +19,6 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
-from oapl_core import languages
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.progress import Progress, say
@@ -28,6 +27,7 @@ from oapl_core.seeds import derive_seed
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import AUDITS, PROBLEMS, VERDICTS, read_table, write_table
+from oapl_core.toolchain import toolchain_of
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.output_equality import each_once
 from oapl_core.verdicts.rules import GradingRules
@@ -121,9 +121,9 @@ def _judge(
 def _endings(executor: Bubblewrap, source: str, problem: Mapping[str, Any], chosen: Sequence[int]) -> Iterator[Ending]:
     """Yield how the program ended on each of the chosen tests."""
     inputs = [problem["tests"][index]["input"] for index in chosen]
-    language = languages.of(problem)
-    if language:
-        yield from executor.run_in(language, source, inputs)
+    toolchain = toolchain_of(problem)
+    if toolchain:
+        yield from executor.run_in(toolchain, source, inputs)
         return
     for given in inputs:
         # A process for each test: what one leaves behind cannot help the next, as it could in a shared child.

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.errors import SandboxError
-from oapl_core.languages import Language
 from oapl_core.temporary import temporary_folder
+from oapl_core.toolchain import Toolchain
 
 RESULT = b"\n\x1eresult: "
 """Mark in front of the JSON that a called function returned, at the end of the output."""
@@ -140,16 +140,16 @@ class Bubblewrap:
             code, ending = _ended(command, folder / "input" if kind == "stdin" else None, self._wall_s)
         return replace(ending, raised=not ending.timed_out and (code == _RAISED or code > 128))
 
-    def run_in(self, language: Language, source: str, inputs: Sequence[str]) -> Iterator[Ending]:
-        """Compile a program in another language once, and run each input in a process of its own. If it does not
+    def run_in(self, toolchain: Toolchain, source: str, inputs: Sequence[str]) -> Iterator[Ending]:
+        """Compile a program that is no Python once, and run each input in a process of its own. If it does not
         compile, yield the compiler's end alone. Another exit code than 0 is a crash, as the verifier has it."""
         with temporary_folder() as folder:
-            (folder / language.file).write_bytes(source.encode("utf-8", "replace"))
-            if language.compile:
-                limits = {"cpu": int(2 * language.compile_cpu_s), "as": 2 * language.compile_memory_mb << 20}
+            (folder / toolchain.file).write_bytes(source.encode("utf-8", "replace"))
+            if toolchain.compile:
+                limits = {"cpu": int(2 * toolchain.compile_cpu_s), "as": 2 * toolchain.compile_memory_mb << 20}
                 bound = [*self._command, *_TOOLS, "--bind", str(folder), "/task", "--chdir", "/task"]
-                command = [*bound, *_limited(limits), *language.compile]
-                code, ending = _ended(command, None, 3 * language.compile_cpu_s)
+                command = [*bound, *_limited(limits), *toolchain.compile]
+                code, ending = _ended(command, None, 3 * toolchain.compile_cpu_s)
                 if code:
                     yield replace(ending, raised=True, is_compilation=True)
                     return
@@ -158,7 +158,7 @@ class Bubblewrap:
             for data in inputs:
                 given = folder / "input"
                 given.write_bytes(data.encode("utf-8", "replace"))
-                code, ending = _ended([*bound, *_limited(limits), *language.run], given, self._wall_s)
+                code, ending = _ended([*bound, *_limited(limits), *toolchain.run], given, self._wall_s)
                 yield replace(ending, raised=not ending.timed_out and code != 0)
 
 

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
-from oapl_core import languages
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.attacks import rewards_doing_nothing
-from oapl_core.verdicts.extraction import fenced, maths
+from oapl_core.verdicts.extraction import maths
 from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.rules import answer_of
 from oapl_core.verdicts.verifier import Verifier
 from oapl_core.verdicts.workers.maths_pool import MathsPool
 from oapl_extras.problem_sets.curation import Word
@@ -42,7 +42,7 @@ class VerifierJudge:
     def programs(self, problems: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> list[Word]:
         """Judge each program as a response with one fence, like any other."""
         # the same path as a model's answer: a solution that extraction would miss proves nothing about the problem
-        texts = [fenced(text, languages.of(problem)) for problem, text in zip(problems, sources, strict=True)]
+        texts = [answer_of(source, problem) for problem, source in zip(problems, sources, strict=True)]
         verdicts = self._verifier.verify(problems, texts, ["stop"] * len(texts))
         return [_WORDS.get(verdict.outcome, "fails") for verdict in verdicts]
 

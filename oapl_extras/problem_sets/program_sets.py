@@ -12,7 +12,8 @@ envelopes of its own, the column `tests`:
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oapl_core.languages import PYTHON, named
+from oapl_core.languages import named
+from oapl_core.toolchain import PYTHON
 from oapl_extras.problem_sets.imported import (
     Dropped,
     Imported,

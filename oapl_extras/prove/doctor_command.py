@@ -9,6 +9,7 @@ from typing import Literal
 import typer
 
 from deployments.terminal import console
+from oapl_core import plugins
 from oapl_core.devices import CORES_PER_GPU, has_driver, listed_gpus, versions, visible_gpus
 
 _PACKAGES = ("prefect", "pyarrow", "polars", "math-verify")
@@ -29,7 +30,7 @@ def doctor() -> None:
         "packages": _packages,
         "engine": _engine,
         "sandbox": _sandbox,
-        "languages": _languages,
+        **{name: plugins.resolve("question", name) for name in plugins.names("question")},
         "gpus": _gpus,
         "disk": _disk,
         "machine": _machine,
@@ -89,20 +90,6 @@ def _sandbox() -> Answer:
         "warn",
         "fallback: seccomp, landlock and rlimits without namespaces; allow user namespaces for the full level",
     )
-
-
-def _languages() -> Answer:
-    from oapl_core.errors import SandboxError
-    from oapl_core.languages import languages
-
-    names, missing = ["Python"], list[str]()
-    for language in languages().values():
-        try:
-            names.append(f"{language.title} ({language.found_version()})")
-        except SandboxError:
-            missing.append(f"{language.title} (apt-get install {language.package})")
-    without = f"; not here, and needed only by problems that ask for it: {', '.join(missing)}" if missing else ""
-    return "ok", ", ".join(names) + without
 
 
 def _gpus() -> Answer:

@@ -14,13 +14,13 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 30_453
+CORE_LINES = 30_444
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 20,
     "routes of experts": 1,
     "reward threshold": 4,
-    "languages of programs": 21,
+    "languages of programs": 2,
     "mirror": 3,
     "demonstrations": 5,
     "fleet": 5,

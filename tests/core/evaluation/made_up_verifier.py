@@ -31,7 +31,7 @@ class MadeUpVerifier:
     def __exit__(self, *_: object) -> None:
         return
 
-    def check_canaries(self, kinds: Collection[str] = (), languages: Sequence[Any] = ()) -> None:
+    def check_canaries(self, kinds: Collection[str] = (), toolchains: Sequence[Any] = ()) -> None:
         self.canaries += 1
 
     def stream(self, problems: Sequence[Any], texts: Sequence[str], reasons: Sequence[Any]) -> Iterator[Verdict]:

@@ -9,7 +9,7 @@ import pytest
 
 from oapl_core import languages, tables
 from oapl_core.errors import DataError, SandboxError, StageFailed
-from oapl_core.languages import Language, language
+from oapl_core.languages import language
 from oapl_core.planning.preflight import before_stage
 from oapl_core.planning.stages import VERIFICATION
 from oapl_core.problems.problem_set import checked, read_problem_set
@@ -18,6 +18,7 @@ from oapl_core.problems.storing import write_problem_set
 from oapl_core.sandbox.request import first_message
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.toolchain import Toolchain
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
@@ -28,14 +29,14 @@ ROW = {"problem_id": "p", "kind": "stdin", "statement": "Add.", "tests": [{"inpu
 NO_TOOL = replace(CPP, compile=("no-such-compiler", "main.cpp"))
 
 
-def described(patch: pytest.MonkeyPatch, name: str, one: Language) -> None:
+def described(patch: pytest.MonkeyPatch, name: str, one: Toolchain) -> None:
     known = languages.languages()
     assert isinstance(known, dict)
     patch.setitem(known, name, replace(one, name=name))
 
 
 @pytest.mark.parametrize("one", languages.languages().values(), ids=lambda one: one.name)
-def test_a_description_says_what_is_needed(one: Language) -> None:
+def test_a_description_says_what_is_needed(one: Toolchain) -> None:
     assert one.fences
     assert all(tag == tag.lower() for tag in one.fences)
     assert bool(one.compile) == bool(one.executable)
@@ -54,7 +55,7 @@ def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_compiler_is_refused_in_one_line_with_what_to_install() -> None:
     with pytest.raises(SandboxError, match=r"C\+\+17 need `no-such-compiler` .* apt-get install g\+\+\)$"):
-        Sandbox(1, language=NO_TOOL)
+        Sandbox(1, toolchain=NO_TOOL)
 
 
 def test_a_broken_compiler_is_refused_in_one_line() -> None:
@@ -74,9 +75,9 @@ def test_a_compiler_that_is_gone_is_the_verifiers_error(monkeypatch: pytest.Monk
     described(monkeypatch, "fading", CPP)
     problem = {**dict.fromkeys(name for name, _ in tables.PROBLEMS), **ROW, "language": "fading"}
     with Verifier(VerifierConfig(workers=1)) as verifier:
-        assert verifier.verify([problem], [extraction.fenced(CPP.right, CPP)], ["stop"])[0].reward == 1.0
+        assert verifier.verify([problem], [extraction.fenced(CPP.right, CPP.fences[0])], ["stop"])[0].reward == 1.0
         described(monkeypatch, "fading", NO_TOOL)
-        (verdict,) = verifier.verify([problem], [extraction.fenced(CPP.right, CPP)], ["stop"])
+        (verdict,) = verifier.verify([problem], [extraction.fenced(CPP.right, CPP.fences[0])], ["stop"])
     assert (verdict.outcome, verdict.reward) == (Outcome.VERIFIER_ERROR, None)
     assert "no-such-compiler" in (verdict.excerpt or "")
 
@@ -94,7 +95,7 @@ def test_verification_is_refused_before_it_starts(tmp_path: Path, monkeypatch: p
 
 def test_other_languages_need_the_full_level() -> None:
     with pytest.raises(SandboxError, match=r"C\+\+17 need the full level"):
-        Sandbox(1, level="fallback", language=CPP)
+        Sandbox(1, level="fallback", toolchain=CPP)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +144,12 @@ def test_prompts_ask_for_the_language() -> None:
 
 def test_the_program_is_in_the_last_block_of_its_language() -> None:
     text = "```cpp\nold\n```\n```c++\nnew\n```\n```python\nprint(1)\n```\n```\n7\n```"
-    assert extraction.program(text, language=CPP) == "new\n"
+    assert extraction.program(text, tags=CPP.fences) == "new\n"
     assert extraction.program(text) == "print(1)\n"
-    assert extraction.program("```\nint main() {}\n```", language=CPP) == "int main() {}\n"
-    assert extraction.program("```python\nprint(1)\n```", language=CPP) is None
-    assert extraction.program("```cpp\nint main() {", is_cut=True, language=CPP) is None
-    assert extraction.program(extraction.fenced("a ``` b", CPP), language=CPP) == "a ``` b\n"
+    assert extraction.program("```\nint main() {}\n```", tags=CPP.fences) == "int main() {}\n"
+    assert extraction.program("```python\nprint(1)\n```", tags=CPP.fences) is None
+    assert extraction.program("```cpp\nint main() {", is_cut=True, tags=CPP.fences) is None
+    assert extraction.program(extraction.fenced("a ``` b", "cpp"), tags=CPP.fences) == "a ``` b\n"
 
 
 @pytest.mark.parametrize(

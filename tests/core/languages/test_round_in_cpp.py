@@ -7,7 +7,6 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.groups.build import build
-from oapl_core.languages import language
 from oapl_core.model_files.model_folder import load_tokenizer, policy_hash
 from oapl_core.problems.prepare import prepare
 from oapl_core.problems.problem_set import read_problem_set
@@ -47,7 +46,7 @@ class CppSampler(MadeUpSampler):
         turn = sum(key.startswith(request.key.rpartition("/")[0]) for key in self.answered)
         self.answered.append(request.key)
         wrong = "int main( {" if number % 2 else known.solution.replace("}\n", ' cout << " and more"; }\n')
-        text = f"Here it is.\n{fenced(wrong if turn % 2 else known.solution, language('cpp'))}"
+        text = f"Here it is.\n{fenced(wrong if turn % 2 else known.solution, 'cpp')}"
         ids = [*self._tokenizer(text)["input_ids"], self._tokenizer.eos_token_id]
         return SampledAnswer(request, ids, [-0.5] * len(ids), "stop", text)
 
