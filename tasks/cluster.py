@@ -122,11 +122,9 @@ def _carry_out(order: Order) -> None:
 
 def gpus_of(config: Experiment, verb: str) -> int:
     """Count the GPUs that one process of ``verb`` uses: those of its engines, or its ranks."""
-    if "gpu" not in BY_VERB[verb].needs or (config.sampler and verb == "rollouts.generate"):
+    if "gpu" not in BY_VERB[verb].needs:
         return 0
-    engine = config.engine
-    engines = engine.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
-    return config.training.processes if verb == TRAINING.verb else engines
+    return config.training.processes if verb == TRAINING.verb else config.engine_gpus(verb)
 
 
 def cores_of(config: Experiment, verb: str) -> int:

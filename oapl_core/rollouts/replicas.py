@@ -60,7 +60,7 @@ def gpus(replica: int, config: EngineConfig, visible: str | None) -> str:
         ConfigError: there are too few.
     """
     # Consecutive GPUs: those of one engine exchange activations, and neighbours are connected best as a rule.
-    each = config.tensor_parallel_size * config.pipeline_parallel_size
+    each = config.gpus
     needed = each * config.replicas
     names = [str(number) for number in range(needed)] if visible is None else [v for v in visible.split(",") if v]
     if len(names) < needed:

@@ -72,6 +72,11 @@ class EngineConfig(Settings):
     """Further arguments of vLLM's own engine (EngineArgs), merged last, for example `{quantization = "fp8"}`; those
     that are decided elsewhere are refused. Rollouts and evaluations depend on each of them."""
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
     def at_once(self, parameters: float, on_cpu: bool = False) -> int:
         """Return the number of requests that a model of so many weights decodes at once."""
         if self.max_num_seqs is not None or on_cpu:
@@ -309,6 +314,10 @@ class Experiment(Settings):
         """Tell whether the process of ``verb`` is started on another machine; helpers of a local one do not count."""
         machines = self.fleet.machines(verb)
         return machines is not None and machines.sees_folder and machines.runner != "here"
+
+    def engine_gpus(self, verb: str) -> int:
+        """Count the GPUs that the engines of one process of ``verb`` use; 0 where servers answer in their place."""
+        return 0 if self.sampler and verb == "rollouts.generate" else self.engine.replicas * self.engine.gpus
 
     def shares(self, verb: str) -> int:
         """On how many machines ``verb`` is done at the same time."""

@@ -47,7 +47,7 @@ class EngineMemory:
 
 def engine_memory(engine: EngineConfig, model: ModelSize, gpu_bytes: float) -> EngineMemory:
     """Estimate the memory that an engine needs of GPUs with so much memory."""
-    gpus = engine.tensor_parallel_size * engine.pipeline_parallel_size
+    gpus = engine.gpus
     # `auto` is the type of the files, which is 16 bits in every model that is worth a GPU
     width = 4.0 if engine.dtype == "float32" else 2.0
     method = str(engine.options.get("quantization") or "")

@@ -138,11 +138,8 @@ def with_every_speed(experiment: Experiment, model: ModelSize) -> Experiment:
 
 
 def _engine_gpus(experiment: Experiment, verb: str) -> int:
-    engine = experiment.engine
-    each = engine.replicas * engine.tensor_parallel_size * engine.pipeline_parallel_size
-    used = each * experiment.shares(verb)
-    has_servers = experiment.sampler and verb == SAMPLING.verb
-    return experiment.estimate.gpus if has_servers else min(experiment.estimate.gpus, used)
+    used = experiment.engine_gpus(verb) * experiment.shares(verb)
+    return min(experiment.estimate.gpus, used or experiment.estimate.gpus)
 
 
 def _training_gpus(experiment: Experiment) -> int:
@@ -198,11 +195,10 @@ def _sampling_hours(
     """Compute the GPU-hours for so many answers, from the start of the engines on."""
     if not answers:
         return 0.0
-    has_servers = experiment.sampler and verb == SAMPLING.verb
     # every GPU of every replica waits for its engine
     start_s = experiment.estimate.engine_start_s
     assert start_s is not None, "filled"
-    start = 0.0 if has_servers else _engine_gpus(experiment, verb) * start_s / 3600
+    start = _engine_gpus(experiment, verb) * start_s / 3600 if experiment.engine_gpus(verb) else 0.0
     tokens = _answer_tokens(experiment, max_tokens)
     return start + answers * tokens / tokens_per_gpu_s(experiment, model, tokens, max_tokens) / 3600
 

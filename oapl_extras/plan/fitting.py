@@ -171,12 +171,12 @@ class Fit:
     def _does(self, *verbs: str) -> bool:
         """Tell whether one of these is left to be done on this machine; of a plan, on any."""
         config = self.config
+        here = {verb for verb in verbs if verb == TRAINING.verb or config.engine_gpus(verb)}
         if self.left is None:
-            return not (config.sampler and verbs == (SAMPLING.verb,))
+            return bool(here)
         elsewhere = {verb for verb in verbs if config.is_elsewhere(verb)}
-        elsewhere |= {SAMPLING.verb} if config.sampler else set()
         elsewhere |= {TRAINING.verb} if config.training.has_nodes else set()
-        return bool({step.verb for step in self.left} & (set(verbs) - elsewhere))
+        return bool({step.verb for step in self.left} & (here - elsewhere))
 
     def _chosen(self, numbers: Sequence[int]) -> Sequence[Gpu]:
         gpus = self.machine.gpus
@@ -213,7 +213,7 @@ class Fit:
         gpus //= self.config.shares(SAMPLING.verb) if self.left is None else 1  # a plan is of all machines
         if not gpus or not self._does(SAMPLING.verb, EVALUATION.verb) or config.distributed_executor_backend == "ray":
             return
-        each = config.tensor_parallel_size * config.pipeline_parallel_size
+        each = config.gpus
         used = each * config.replicas
         what = f"engine.replicas = {config.replicas} of {each} GPU{'s' * (each > 1)}"
         if used > gpus:

@@ -26,7 +26,10 @@ FEATURES = {
     "demonstrations": (r"(?i)demonstrat", ("demonstrat",)),
     "fleet": (r"\bfleet\b|Fleet", ("fleet",)),
     "replay and difficulty": (r"\breplay|difficulty", ("replay", "difficulty")),
-    "servers that sample": (r"\bservers?\b", ("server", "embedded")),
+    "servers that sample": (
+        r"SamplerConfig|ServerSampler|(config|experiment|self)\.sampler\b|\bhas_servers\b|oapl_extras\.servers",
+        ("oapl_extras/servers", "settings/sampler"),
+    ),
     "trackers": (r"\btrackers?\b|Tracker", ("trackers",)),
 }
 """Words of a feature, and parts of the paths that are its own."""
@@ -96,9 +99,11 @@ def elsewhere(words: str, own: tuple[str, ...]) -> list[str]:
 
 
 def identifiers(module: ast.Module) -> Iterator[str]:
-    """Names, attributes, keywords, imported modules and short texts that a file's code has."""
+    """Names, attributes (also with what they are of), keywords and imported modules that a file's code has."""
     for node in ast.walk(module):
         match node:
+            case ast.Attribute(value=ast.Name(id=of) | ast.Attribute(attr=of), attr=name):
+                yield f"{of}.{name}"
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(name=name):
                 yield name
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
