@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oapl_core import languages, tables
+from oapl_core import languages, plugins, tables
 from oapl_core.errors import DataError, SandboxError, StageFailed
 from oapl_core.languages import language
 from oapl_core.planning.preflight import before_stage
@@ -18,7 +18,7 @@ from oapl_core.problems.storing import write_problem_set
 from oapl_core.sandbox.request import first_message
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.toolchain import Toolchain
+from oapl_core.toolchain import Toolchain, toolchains_of
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
@@ -91,6 +91,24 @@ def test_verification_is_refused_before_it_starts(tmp_path: Path, monkeypatch: p
         draft.rows = tables.write_table(draft.path, tables.PROBLEMS, rows)
     with pytest.raises(SandboxError, match="no-such-compiler"):
         before_stage(run, VERIFICATION.verb, 0)
+
+
+def test_the_doctor_is_told_which_tools_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    described(monkeypatch, "rare", replace(NO_TOOL, title="Rare", package="rare-tools"))
+    state, line = plugins.resolve("question", "languages")()
+    assert state == "ok" and line.startswith("Python, ")
+    assert line.endswith("needed only by problems that ask for it: Rare (apt-get install rare-tools)")
+
+
+def test_toolchains_of_problems_are_each_there_once() -> None:
+    rows: list[dict[str, Any]] = [
+        {"language": "cpp"},
+        {},
+        {"language": None},
+        {"language": "python"},
+        {"language": "cpp"},
+    ]
+    assert toolchains_of(rows) == [CPP]
 
 
 def test_other_languages_need_the_full_level() -> None:
