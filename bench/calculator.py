@@ -19,9 +19,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from oapl_core.environments.turn_sampler import turn_sampler
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.requests import Request, SampledAnswer
-from oapl_core.rollouts.turn_sampler import turn_sampler
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.environments.stepping import Steps
+from oapl_core.environments.turn_sampler import TurnSampler
 from oapl_core.environments.wording import Wording
 from oapl_core.model_files.model_folder import end_token_ids, load_tokenizer
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.requests import Request, SampledAnswer
-from oapl_core.rollouts.turn_sampler import TurnSampler
 from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
 from tests.played_environments import Patient
@@ -85,8 +85,8 @@ def measured(work: Any) -> dict[str, float]:
     start = time.monotonic()
     answers: list[SampledAnswer] = work()
     seconds = time.monotonic() - start
-    sampled = sum(sum(a.turns.loss_mask) if a.turns else len(a.response_ids) for a in answers)
-    turns = sum(len(a.turns.turn_starts) if a.turns else 1 for a in answers)
+    sampled = sum(a.sampled_tokens for a in answers)
+    turns = sum(len(a.row.get("turn_starts", "1")) for a in answers)
     return {"seconds": seconds, "sampled_tokens": sampled, "turns": turns, "rate": sampled / seconds}
 
 

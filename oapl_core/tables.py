@@ -29,7 +29,7 @@ TURNS = (
     ("turn_rewards", "float64s"),
     ("environment", "str"),
 )
-"""Columns of ROLLOUTS where the model may speak more than once (turns.py); null in a row of one turn."""
+"""Columns of ROLLOUTS where the model may speak more than once (turns/); null in a row of one turn."""
 CORRECT = 1.0
 """An answer is correct if its reward is at least this, unless `[reward] right_from` says otherwise."""
 REWARD_PREFIX = "reward_"
@@ -168,6 +168,8 @@ GROUPS = (  # 3_groups.parquet, by groups/build.py: what training reads
 
 UNUSED = frozenset({"language", "info", LAG, *COLUMNS, *dict(TURNS)})
 """Columns that a row may leave out, which is null: those of what its run does not use."""
+CARRIED = tuple(name for name, _ in GROUPS if name in UNUSED and name in dict(ROLLOUTS))
+"""Columns of UNUSED that a row of GROUPS has from its rollout, one value or several for each token."""
 TOKEN_BYTES = 8  # id and log-prob
 REFERENCES = (("rollout_id", "str"), ("reference_logprobs", "logprobs"))  # 3_reference.parquet
 

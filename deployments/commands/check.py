@@ -6,10 +6,10 @@ import typer
 
 from deployments.arguments import OpenedRun
 from deployments.terminal import print_json, tell
+from oapl_core.environments.turn_check import TurnCheck, check_turns
 from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.turn_check import TurnCheck, check_turns
 
 _NAMED = 20
 

@@ -27,7 +27,6 @@ from oapl_core.progress import say
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.stage import run_verb
-from oapl_core.tables import LOSS_MASK
 from oapl_core.token_columns import COLUMNS
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 _KEYS = (
     "rollout_id problem_id sample policy_hash response_ids logprobs_mode temperature top_p top_k finish_reason"
 ).split()
-_STORED = ("response_ids", "logprobs", *COLUMNS, LOSS_MASK)
+_STORED = ("response_ids", "logprobs", *tables.CARRIED)
 _ROW_GROUP_TOKENS = 2**16
 """Tokens of a row group, all of which reading one row at random decodes: docs/benchmarks/store.md."""
 
@@ -202,7 +201,7 @@ def _batch(rows: "pl.DataFrame", stored: Rows, prompt_ids: "pa.Array", lag: int 
     columns |= {"prompt_ids": prompt_ids, "response_ids": tokens["response_ids"]}
     columns["behavior_logprobs"] = tokens["logprobs"]
     columns[tables.LAG] = pa.nulls(len(rows), pa.int32()) if lag is None else pa.repeat(lag, len(rows))
-    columns |= {name: tokens[name] for name in (*COLUMNS, LOSS_MASK)}
+    columns |= {name: tokens[name] for name in tables.CARRIED}
     return pa.table({name: columns[name] for name, _ in tables.GROUPS}).cast(tables.schema_of(tables.GROUPS))
 
 

@@ -151,7 +151,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "reward": {},
     "rows": {"demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig"},
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
-    "sampler": {"servers": "oapl_extras.servers.servers:ServerSampler"},
+    "sampler": {
+        "servers": "oapl_extras.servers.servers:ServerSampler",
+        "turns": "oapl_core.environments.turn_sampler:turn_sampler",
+    },
     "store": {
         "folder": "oapl_core.run_folder.parts:FolderParts",
         "mirror": "oapl_extras.remote.mirror_parts:MirrorParts",

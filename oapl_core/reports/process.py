@@ -11,9 +11,9 @@ from typing import Any
 from oapl_core.planning.plan import Step, times
 from oapl_core.planning.warnings import batch_too_large, repeated_statements
 from oapl_core.reports.blocks import DASH, Table, duration, percent, table, whole
-from oapl_core.reports.turn_counts import TurnCounts, turn_counts
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run_record import RoundRecord, RunRecord
+from oapl_core.turns.counts import TurnCounts, turn_counts
 
 
 def outcome_counts(rounds: Sequence[RoundRecord]) -> dict[str, dict[str, int]]:

@@ -28,7 +28,7 @@ from oapl_core.rollouts.parts import Part, Row
 from oapl_core.run_folder.parts import LOCK, Parts
 from oapl_core.tables import ROLLOUTS, read_table, write_table
 
-PIECE, _TURNS = ".piece", ".turns"
+PIECE, _BEGUN = ".piece", ".turns"
 _DIGITS = 16
 
 
@@ -45,7 +45,7 @@ class InFlight:
         self._key = hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
         self._new: dict[Path, list[Row]] = {}
         """Rows that are not on disk yet, by part; guarded by ``_adding``."""
-        self._turns: dict[Path, dict[str, bytes]] = {}
+        self._begun: dict[Path, dict[str, bytes]] = {}
         """Unfinished trajectories by part and key, and which parts' are not on disk as they are; guarded alike."""
         self._changed = set[Path]()
         # Two locks, since one would let the engine wait for the disk. `_adding` is held for moments, by whoever touches
@@ -89,19 +89,19 @@ class InFlight:
             self._flushed.result()
         with self._adding:
             self._new.setdefault(part.path, []).append(row)
-            if self._turns.get(part.path, {}).pop(row["rollout_id"], None):
+            if self._begun.get(part.path, {}).pop(row["rollout_id"], None):
                 self._changed.add(part.path)
 
-    def keep_turns(self, part: Part, key: str, state: bytes) -> None:
+    def keep_state(self, part: Part, key: str, state: bytes) -> None:
         """Keep a trajectory after a finished turn, to be flushed soon."""
         with self._adding:
-            self._turns.setdefault(part.path, {})[key] = state
+            self._begun.setdefault(part.path, {})[key] = state
             self._changed.add(part.path)
 
-    def turns(self, part: Part, key: str) -> bytes | None:
+    def state(self, part: Part, key: str) -> bytes | None:
         """Return the state of a trajectory that an earlier process did not finish."""
         with self._adding:
-            return self._turns.get(part.path, {}).get(key)
+            return self._begun.get(part.path, {}).get(key)
 
     def release(self, part: Part) -> None:
         """Forget the answers of ``part``, which is recorded, and let others know that it is finished.
@@ -112,7 +112,7 @@ class InFlight:
         # after a flush that has seen its rows: it would write a piece into a folder that is going
         with self._writing, self._adding:
             self._new.pop(part.path, None)
-            self._turns.pop(part.path, None)
+            self._begun.pop(part.path, None)
             self._changed.discard(part.path)
         self._parts.finish(part.path)
 
@@ -125,14 +125,14 @@ class InFlight:
         with self._writing:
             with self._adding:
                 unwritten = {part: list(rows) for part, rows in self._new.items() if rows}
-                turns = {part: dict(self._turns.get(part, {})) for part in self._changed}
+                begun = {part: dict(self._begun.get(part, {})) for part in self._changed}
                 self._changed.clear()
             for part, rows in unwritten.items():
                 self._write(part, rows)
                 with self._adding:  # rows were added while the disk was busy
                     self._new[part] = self._new[part][len(rows) :]
-            for part, states in turns.items():  # behind the rows: a trajectory is in one of the two at any moment
-                self._write_turns(self._parts.in_flight(part), states)
+            for part, states in begun.items():  # behind the rows: a trajectory is in one of the two at any moment
+                self._write_begun(self._parts.in_flight(part), states)
 
     def _flush_by_the_clock(self) -> None:
         while not self._stop.wait(self._flush_s):
@@ -151,11 +151,11 @@ class InFlight:
         fsync(folder, below=False)
         self._parts.keep(part, piece)
 
-    def _write_turns(self, folder: Path, states: dict[str, bytes]) -> None:
-        temporary, older = folder / ".tmp-turns", list(folder.glob(f"*{_TURNS}"))
+    def _write_begun(self, folder: Path, states: dict[str, bytes]) -> None:
+        temporary, older = folder / ".tmp-turns", list(folder.glob(f"*{_BEGUN}"))
         temporary.write_bytes(pickle.dumps(states))
         fsync(temporary)
-        new = temporary.rename(folder / f"{self._key}-{sha256_of(temporary)[:_DIGITS]}{_TURNS}")
+        new = temporary.rename(folder / f"{self._key}-{sha256_of(temporary)[:_DIGITS]}{_BEGUN}")
         fsync(folder, below=False)
         for path in older:
             if path != new:
@@ -164,11 +164,11 @@ class InFlight:
     def _take_over(self, piece: Path, part: Part) -> None:
         """Put its rows into ``part`` if it is whole and was made from the same inputs and settings; else delete it."""
         key, _, digest = piece.stem.partition("-")
-        if piece.suffix in (PIECE, _TURNS) and key == self._key:
+        if piece.suffix in (PIECE, _BEGUN) and key == self._key:
             with suppress(DataError, ValueError):  # a machine that joined may have sent anything under a right name
                 if sha256_of(piece)[:_DIGITS] == digest:
-                    if piece.suffix == _TURNS:
-                        self._turns.setdefault(part.path, {}).update(pickle.loads(piece.read_bytes()))
+                    if piece.suffix == _BEGUN:
+                        self._begun.setdefault(part.path, {}).update(pickle.loads(piece.read_bytes()))
                         return
                     rows = read_table(piece, ROLLOUTS).to_pylist()
                     part.put_all(rows)

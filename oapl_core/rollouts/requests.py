@@ -29,17 +29,6 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledTurns:
-    """Turns of an answer in several turns (turns.py), as its row tells of them."""
-
-    loss_mask: list[bool]
-    turn_starts: list[int]
-    prompt_hashes: list[int] | None
-    tool_calls: list[dict[str, Any]]
-    turn_rewards: list[float] | None
-
-
-@dataclass(frozen=True, slots=True)
 class SampledAnswer:
     """Answer that the sampler has finished."""
 
@@ -58,13 +47,15 @@ class SampledAnswer:
     """Optional columns that were asked for: [tokens, *shape] of prompt and response but for the last token."""
     prompt_ids: Sequence[int] | None = None
     """Prompt that the engine says it was given; unset: it does not say."""
-    turns: SampledTurns | None = None
-    """Turns of an answer that an environment took part in."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns as its row of ROLLOUTS has them, which the sampler alone knows."""
+    sampled: int | None = None
+    """Number of the response ids that the model sampled; unset: all."""
 
     @property
     def sampled_tokens(self) -> int:
         """Number of the response ids that the model sampled; the others are an environment's."""
-        return sum(self.turns.loss_mask) if self.turns else len(self.response_ids)
+        return len(self.response_ids) if self.sampled is None else self.sampled
 
 
 class Sampler(AbstractContextManager["Sampler"], Protocol):

@@ -7,18 +7,18 @@ Training rollouts are always sampled at T=1, top-p=1, top-k off and no penalties
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from oapl_core import plugins
 from oapl_core.devices import hardware
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.in_flight import InFlight
 from oapl_core.rollouts.parts import Part, Provenance, Row
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
-from oapl_core.rollouts.turn_sampler import TurnSampler, turn_sampler
 from oapl_core.run_folder.parts import Parts
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.seeds import derive_seed
@@ -116,15 +116,16 @@ class Sampling:
         self._place: dict[str, tuple[Part, int, int]] = {}  # of each request in the engine: part, problem, sample
         self._start = self._looked = time.monotonic()
         self._tokens, self._answers, self._writing_s = 0, 0, 0.0
-        self._turns: TurnSampler | None = None
+        self._told: Callable[[], str] | None = None
+        """Says what an environment did."""
 
     def left(self, key: str) -> bytes | None:
-        """Return the state that an earlier process left of a trajectory (turn_sampler.py: TurnStore)."""
-        return self._in_flight.turns(self._place[key][0], key)
+        """Return the state that an earlier process left of a trajectory (TurnStore)."""
+        return self._in_flight.state(self._place[key][0], key)
 
     def keep(self, key: str, state: bytes) -> None:
         """Keep a trajectory after a finished turn."""
-        self._in_flight.keep_turns(self._place[key][0], key, state)
+        self._in_flight.keep_state(self._place[key][0], key, state)
 
     def finish(self, parts: Sequence[Part], progress: Progress) -> None:
         """Claim, sample and write parts until all are settled, by whomever.
@@ -174,8 +175,11 @@ class Sampling:
             self._start = time.monotonic()
             if asking.environment:
                 how = asking.environment, asking.words, asking.engine, asking.stop, asking.model, asking.problems
-                self._turns = self._stack.enter_context(turn_sampler(self._sampler, *how, self, asking.again))
-                self._sampler = self._turns
+                # by name: only a run with an environment loads it
+                begin = plugins.resolve("sampler", "turns")
+                turns = self._stack.enter_context(begin(self._sampler, *how, self, asking.again))
+                self._sampler, self._told = turns, turns.summary
+        assert self._sampler
         return self._sampler
 
     def _requests(self, progress: Progress) -> Iterator[Request]:
@@ -260,15 +264,8 @@ class Sampling:
             "engine": sampler.name,
             "sampled_at": datetime.now(UTC),
             **self._columns(answer, kept),
-            **self._of_turns(answer),
+            **answer.row,
         }
-
-    def _of_turns(self, answer: SampledAnswer) -> Row:
-        environment = self._asking.environment
-        if environment is None:
-            return {}
-        assert answer.turns is not None, "a trajectory says what of it was sampled"
-        return {**asdict(answer.turns), "environment": environment.function}
 
     def _columns(self, answer: SampledAnswer, kept: int) -> Row:
         tokens = len(answer.request.prompt_ids) + kept - 1
@@ -303,7 +300,7 @@ class Sampling:
     def summary(self) -> str:
         """Return one line on what was sampled and how long it took."""
         seconds = time.monotonic() - self._start - self._writing_s
-        turns = f" ({self._turns.summary()})" if self._turns else ""
+        turns = f" ({self._told()})" if self._told else ""
         return (
             f"{self._asking.title}: {self._answers:,} rollouts, {self._tokens:,} tokens{turns}; sampling {seconds:.1f} "
             f"s ({self._tokens / max(seconds, 1e-9):,.0f} tokens/s), writing {self._writing_s:.1f} s"

@@ -14,9 +14,9 @@ from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import limits
 from oapl_core.rows import Rows
-from oapl_core.tables import LOSS_MASK
-from oapl_core.token_columns import COLUMNS, TokenColumn, columns_of
+from oapl_core.token_columns import TokenColumn, columns_of
 from oapl_core.training.group_rows import TOKENS, check_rows, facts
+from oapl_core.turns import is_masked, trained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """Policy of imported rollouts whose sampler nobody recorded."""
-_BY_TOKEN = (*COLUMNS, LOSS_MASK)
-"""Columns beside the tokens that only some rows have."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +145,8 @@ class Examples:
                 compared[s, response] = _values(row["behavior_logprobs"])
             if self.start is not None:
                 start[s, response] = _values(self.start[i]["reference_logprobs"])
-            if sampled is not None and row[LOSS_MASK].null_count == 0:
-                sampled[s, response] = _values(row[LOSS_MASK])
+            if sampled is not None and (mask := trained(row)) is not None:
+                sampled[s, response] = mask
             for column, numbers in zip(self.columns, columns, strict=True):
                 numbers[s, : end - 1] = column.read(row[column.name][0])
         return Batch(
@@ -195,7 +193,7 @@ def read_examples(
         raise DataError(f"{path}: was sampled at temperatures {temperatures}, not at one above 0; sample it again")
     check_rows(table, path, longest, vocabulary, recorded)
     own_S = table["policy_hash"].to_numpy() == expected_hash
-    used = [name for name in _BY_TOKEN if any(table[name].to_pylist())]  # flags, in place of lists
+    used = [name for name in tables.CARRIED if any(table[name].to_pylist())]  # flags, in place of lists
     return Examples(
         rollout_ids=table["rollout_id"],
         prompt_length_S=table["prompt_ids"].to_numpy(),
@@ -208,7 +206,7 @@ def read_examples(
         tokens=Rows(path, tables.GROUPS, (*TOKENS, *used)),
         recorded_S=table["behavior_logprobs"].to_numpy() > 0,
         columns=tuple(one for name, one in columns.items() if name in used),
-        is_masked=LOSS_MASK in used,
+        is_masked=is_masked(used),
         own_S=None if own_S.all() else own_S,
         lag_S=table[tables.LAG].to_numpy() if table[tables.LAG].null_count == 0 else None,
     )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.tables import LOSS_MASK
 from oapl_core.token_columns import COLUMNS, TokenColumn, column
+from oapl_core.turns import with_sampled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ def _without_tokens(table: "pa.Table", vocabulary: float, columns: Mapping[str, 
     import pyarrow.compute as pc
 
     foreign, infinite = np.zeros(table.num_rows, dtype=bool), np.zeros(table.num_rows, dtype=bool)
-    table = _with_sampled(table)
+    table = with_sampled(table)
     for name in TOKENS:
         lists = table[name].combine_chunks()
         values, row_of = lists.flatten().to_numpy(zero_copy_only=False), pc.list_parent_indices(lists).to_numpy()
@@ -49,9 +49,8 @@ def _without_tokens(table: "pa.Table", vocabulary: float, columns: Mapping[str, 
         # lengths take the lists' place: they are all that must be known of every row at once
         lengths = pc.list_value_length(lists).fill_null(0)
         table = table.set_column(table.column_names.index(name), name, lengths)
-    flags = {name: _fitting(table, name, columns.get(name)) for name in COLUMNS}
-    flags |= {LOSS_MASK: pc.is_valid(table[LOSS_MASK])}
-    for name, flag in flags.items():
+    for name in COLUMNS:
+        flag = _fitting(table, name, columns.get(name))
         table = table.set_column(table.column_names.index(name), name, flag)
     return table.append_column("foreign", pa.array(foreign)).append_column("infinite", pa.array(infinite))
 
@@ -67,23 +66,6 @@ def _fitting(table: "pa.Table", name: str, column: TokenColumn | None) -> "pa.Ar
     rows = zip(numbers, prompts, responses, strict=True)
     fit = [column is not None and column.fits(one, p + r - 1) if one.is_valid else None for one, p, r in rows]
     return pa.array(fit, pa.bool_())
-
-
-def _with_sampled(table: "pa.Table") -> "pa.Table":
-    """Add to ``table`` the number of each response's tokens that the model sampled, below 0 where its mask is unfit."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    responses, logprobs = (table[name].combine_chunks() for name in ("response_ids", "behavior_logprobs"))
-    tokens = pc.list_value_length(responses).to_numpy(zero_copy_only=False).astype(np.int32)
-    for row in pc.indices_nonzero(pc.is_valid(table[LOSS_MASK])).to_pylist():
-        sampled = np.asarray(table[LOSS_MASK][row].values)
-        recorded = np.asarray(logprobs[row].values) if logprobs[row].is_valid else np.zeros(len(sampled))
-        # a log-prob of what nobody sampled would be taken for a ratio
-        fits = len(sampled) == tokens[row] == len(recorded) and not recorded[~sampled].any()
-        tokens[row] = sampled.sum() if fits else -1
-    return table.append_column("sampled", pa.array(tokens))
 
 
 def check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float, recorded: bool) -> None:

@@ -30,7 +30,7 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
 from oapl_core.toolchain import toolchains_of
-from oapl_core.turns import has_turns, sampled_lengths
+from oapl_core.turns import calls_and_rewards, sampled_lengths
 from oapl_core.verdicts.environment_rewards import Played, is_failure
 from oapl_core.verdicts.extraction import opens_thinking
 from oapl_core.verdicts.outcomes import Outcome
@@ -205,10 +205,8 @@ def judge_part(
 
 def _played(part: Path, reasons: Sequence[str | None]) -> list[Played] | None:
     """Read the environments' words on a part's trajectories; None where an answer is one turn."""
-    if not has_turns(part):
-        return None
-    rows = read_table(part, ROLLOUTS, ["tool_calls", "turn_rewards"]).to_pylist()
-    return [Played.of(reason, row) for reason, row in zip(reasons, rows, strict=True)]
+    rows = calls_and_rewards(part)
+    return None if rows is None else [Played.of(reason, row) for reason, row in zip(reasons, rows, strict=True)]
 
 
 def _problems(judging: Judging, asked: set[str]) -> dict[str, Mapping[str, Any]]:

@@ -23,7 +23,7 @@ from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 from oapl_core.storable import json_text
-from oapl_core.tables import TURNS
+from oapl_core.turns import columns, is_trajectory, recorded
 from oapl_extras.exchange.ground_truth import to_text
 from oapl_extras.exchange.messages import conversations_of
 
@@ -52,7 +52,7 @@ def schema() -> "pa.Schema":
             ("response_rewards", pa.list_(number)),
             ("response_token_ids", pa.list_(pa.int32())),
             ("sampling", sampling),
-            ("turns", pa.struct(list(tables.schema_of(TURNS)))),
+            ("turns", pa.struct(list(columns()))),
         ]
     )
 
@@ -87,14 +87,14 @@ def export(run: Run, round_number: int, to: Path, tell: Callable[[str], None] = 
 def _write_parquet(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
     import pyarrow.parquet as pq
 
-    written, index, columns = 0, 0, schema()
-    with pq.ParquetWriter(path, columns, compression="zstd") as writer:
+    written, index, form = 0, 0, schema()
+    with pq.ParquetWriter(path, form, compression="zstd") as writer:
         for part in parts:
             problems = _problems(run, part, index)
             index += len(problems)
             rows = _rows(run, round_number, part, problems, left_out)
             while chunk := list(islice(rows, _ROWS_PER_WRITE)):
-                writer.write_table(tables.as_table(chunk, columns))
+                writer.write_table(tables.as_table(chunk, form))
                 written += len(chunk)
     return written
 
@@ -144,7 +144,6 @@ def _rows(
     run: Run, round_number: int, part: Path, problems: Mapping[str, Mapping[str, Any]], left_out: Counter[str]
 ) -> Iterator[dict[str, Any]]:
     for rollout, reward, rewards in _judged(run, round_number, part, left_out):
-        turned = rollout.get("turn_starts") is not None
         yield {
             **problems[rollout["problem_id"]],
             "response": rollout["text"],
@@ -152,7 +151,7 @@ def _rows(
             "response_rewards": rewards,
             "response_token_ids": rollout["response_ids"],
             "sampling": {name: rollout[name] for name in _SAMPLING},
-            "turns": {name: rollout[name] for name, _ in TURNS} if turned else None,
+            "turns": recorded(rollout) if is_trajectory(rollout) else None,
         }
 
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from oapl_core.tables import LOSS_MASK
+from oapl_core.turns import record
 from oapl_extras.exchange.messages import complaint_of
 
 Row = dict[str, Any]
@@ -144,8 +144,7 @@ def _trace(episode: Mapping[str, Any], trace: Mapping[str, Any]) -> Row | str:
     row = _row("prime-rl", f"policy {version}", reward, None, str(_of(episode, "env", "id", default="prime-rl")))
     row["prompt_token_ids"], row["response_token_ids"] = tokens.prompt, tokens.response
     if len(tokens.starts) > 1:
-        environment = {"environment": _of(episode, "env", "id")}
-        row["turns"] = {LOSS_MASK: tokens.mask, "turn_starts": tokens.starts, **environment}
+        row["turns"] = record(tokens.mask, tokens.starts, environment=_of(episode, "env", "id"))
     row["sampling"] |= {
         "logprobs": tokens.logprobs,
         "finish_reason": _ended(call.get("finish_reason")),

@@ -9,8 +9,7 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.run_folder.run import Run
-from oapl_core.tables import TURNS
-from oapl_core.turns import fault
+from oapl_core.turns import fault, recorded
 from oapl_extras.exchange.grouping import Group
 from oapl_extras.exchange.messages import Conversations, conversations_of
 from oapl_extras.exchange.offline_row import extra
@@ -150,8 +149,8 @@ def rollout_row(
 
 
 def turns_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of TURNS; null for a row of one turn."""
-    return {name: (raw.get("turns") or {}).get(name) for name, _ in TURNS}
+    """Return the columns that tell of turns; null for a row of one turn."""
+    return recorded(raw.get("turns") or {})
 
 
 def broken_turns(rows: Sequence[Mapping[str, Any]], prompt_ids: Sequence[int]) -> str | None:

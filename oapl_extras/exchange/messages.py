@@ -24,8 +24,7 @@ from oapl_core.model_files.model_folder import end_token_ids
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.run_folder.run import Run
 from oapl_core.storable import json_text, storable
-from oapl_core.tables import LOSS_MASK, TURNS
-from oapl_core.turns import spans
+from oapl_core.turns import record, recorded, spans
 
 _WHOLE = 10**9
 """Characters; nothing of a message is cut."""
@@ -97,8 +96,7 @@ class Conversations:
             ids += own + between
             mask += [True] * len(own) + [False] * len(between)
             calls += [_row_of(turn, result) for result in results]
-        about: dict[str, Any] = dict.fromkeys(name for name, _ in TURNS)
-        about |= {LOSS_MASK: mask, "turn_starts": starts, "tool_calls": calls or None}
+        about = recorded(record(mask, starts, tool_calls=calls or None))
         return {"response_token_ids": ids, "response": turn_text, "turns": about}
 
     def decoded(self, row: Mapping[str, Any]) -> list[Message]:

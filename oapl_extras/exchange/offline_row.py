@@ -20,7 +20,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from oapl_core.tables import TURNS, as_table, schema_of
+from oapl_core.tables import as_table
+from oapl_core.turns import columns, recorded
 
 _REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
 
@@ -104,7 +105,7 @@ def _are_turns(value: Any, ids: Any) -> bool:
     if not isinstance(value, Mapping) or not isinstance(ids, list):
         return False
     try:
-        as_table([{name: value.get(name) for name, _ in TURNS}], schema_of(TURNS))
+        as_table([recorded(value)], columns())
     except (pa.ArrowException, TypeError, ValueError):
         return False
     return True

@@ -12,6 +12,7 @@ from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.turns import sampled_tokens
+from oapl_core.turns.counts import counts_of_rows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -87,15 +88,13 @@ def joined(
 def _computed() -> "dict[str, pl.Expr]":
     import polars as pl
 
-    sampled, calls = sampled_tokens(), pl.col("tool_calls")
+    sampled = sampled_tokens()
     # null where the index is: no test failed, or the problem has none
     failing = pl.col("tests").list.get(pl.col("first_failing_test"), null_on_oob=True)
     return {
         "response_tokens": sampled,
         "mean_logprob": pl.col("logprobs").list.sum() / sampled,  # the environment's are 0
-        "turns": pl.col("turn_starts").list.len().cast(pl.Int64).fill_null(1),
-        "calls": calls.list.len().cast(pl.Int64),
-        "failed_calls": calls.list.eval(pl.element().struct.field("is_error")).list.sum().cast(pl.Int64),
+        **counts_of_rows(),
         "problem_tests": pl.col("tests").list.len().cast(pl.Int64),
         "failing_input": failing.struct.field("input"),
         "failing_expected": failing.struct.field("output"),

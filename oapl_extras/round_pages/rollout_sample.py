@@ -3,7 +3,6 @@
 Reads rollouts, verdicts, problems and prompts (``joined.py``) and the tokenizer of the model that sampled.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.seeds import derive_seed
-from oapl_core.tables import LOSS_MASK
-from oapl_core.turns import spans
+from oapl_core.turns import is_trajectory, turn_of_each
 from oapl_extras.round_pages.joined import joined
 from oapl_extras.round_pages.pieces import Piece, pieces
 
@@ -47,9 +45,9 @@ class RolloutSample:
         return dict(Counter(outcome_of(row) for rows in self.rows_by_problem.values() for row in rows).most_common())
 
     @property
-    def has_turns(self) -> bool:
+    def has_environment(self) -> bool:
         """Whether an environment answered the model in one of them."""
-        return any(row.get("turn_starts") for rows in self.rows_by_problem.values() for row in rows)
+        return any(is_trajectory(row) for rows in self.rows_by_problem.values() for row in rows)
 
     @property
     def without_logprobs(self) -> int:
@@ -128,40 +126,10 @@ def shaded(row: Mapping[str, Any], tokenizer: "Tokenizer", tokens: int) -> Shown
 
 def _stretches(row: Mapping[str, Any], tokenizer: "Tokenizer", begin: int, end: int) -> Iterator[Stretch]:
     """Yield the tokens of a row from ``begin`` to ``end``."""
-    ids, logprobs, starts = row["response_ids"], row["logprobs"], row.get("turn_starts") or [0]
-    mask = row.get(LOSS_MASK) or [True] * len(ids)
-    borders = {begin, end, *(place for place in starts if begin < place < end)}
-    borders |= {place for place in range(begin + 1, end) if mask[place] != mask[place - 1]}
+    ids, logprobs, turns = row["response_ids"], row["logprobs"], turn_of_each(row)
+    borders = {begin, end, *(place for place in range(begin + 1, end) if turns[place] != turns[place - 1])}
     for first, last in pairwise(sorted(borders)):
-        turn = bisect_right(starts, first) - 1 if mask[first] else None
-        yield Stretch(turn, tuple(pieces(tokenizer, ids[first:last], logprobs[first:last])))
-
-
-@dataclass(frozen=True)
-class SaidInTurn:
-    """One turn of a row, as a terminal shows it."""
-
-    turn: int
-    """Number of the turn, from 0."""
-    text: str
-    """Words of the model."""
-    answer: str
-    """Answer of the environment, in the words of the chat template; empty: the trajectory ended."""
-    earned: float | None
-    """Reward of the turn by an environment that judges; None: it does not."""
-
-
-def turn_by_turn(row: Mapping[str, Any], tokenizer: "Tokenizer") -> Iterator[SaidInTurn]:
-    """Yield the turns of a row that has ``response_ids`` and the columns of turns."""
-    rewards = row.get("turn_rewards")
-    for turn, (own, between) in enumerate(spans(row)):
-        said, answer = (tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in (own, between))
-        yield SaidInTurn(turn, said, answer, rewards[turn] if rewards else None)
-
-
-def is_judged_by_environment(row: Mapping[str, Any]) -> bool:
-    """Tell whether the row's reward is the environment's: then no answer was compared with another."""
-    return row.get("turn_rewards") is not None
+        yield Stretch(turns[first], tuple(pieces(tokenizer, ids[first:last], logprobs[first:last])))
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,11 @@ from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.answers import likeness
 from oapl_core.reports.blocks import shortened
-from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.storable import one_line, printable
-from oapl_core.tables import LOSS_MASK
+from oapl_core.turns.shown import SHOWN, is_judged_by_environment, told, turn_by_turn
 from oapl_extras.round_pages.joined import chosen_round, joined
 from oapl_extras.round_pages.pieces import read_tokenizer
-from oapl_extras.round_pages.rollout_sample import is_judged_by_environment, turn_by_turn
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,7 +33,6 @@ _SHOWN = (
     "expected_answer tests_passed tests_run problem_tests excerpt first_failing_test failing_input failing_expected "
     "cpu_s"
 ).split()
-_OF_TURNS = (LOSS_MASK, "turn_starts", "tool_calls", "turn_rewards")
 _TEXT_CHARACTERS = 4000
 _TEST_CHARACTERS = 300
 _STYLES = {"passed": "green", "verifier_error": "yellow", None: "yellow"}
@@ -140,10 +137,7 @@ def _rows(record: RunRecord, number: int, shown: "pl.DataFrame") -> list[dict[st
     frame = joined(record, number, shown["part"].unique().to_list(), shown["problem_id"].unique().to_list())
     mine = frame.filter(pl.col("rollout_id").is_in(shown["rollout_id"].to_list()))
     return (
-        mine.select(*_SHOWN, "response_ids", *_OF_TURNS)
-        .sort("problem_id", "sample")
-        .collect(engine="streaming")
-        .to_dicts()
+        mine.select(*_SHOWN, "response_ids", *SHOWN).sort("problem_id", "sample").collect(engine="streaming").to_dicts()
     )
 
 

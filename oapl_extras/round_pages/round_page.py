@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from oapl_core.markdown import render
 from oapl_core.reports.blocks import percent, shortened
-from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.run_record import RunRecord
+from oapl_core.turns.shown import is_judged_by_environment, told
 from oapl_extras.round_pages.pieces import SHADES, read_tokenizer
 from oapl_extras.round_pages.rollout_sample import (
     RolloutSample,
-    is_judged_by_environment,
     marks,
     outcome_of,
     sample_rollouts,

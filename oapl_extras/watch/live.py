@@ -14,12 +14,11 @@ from oapl_core import tables
 from oapl_core.planning.plan import Step, finished, steps, times
 from oapl_core.progress import PREFIX, Reading
 from oapl_core.reports.blocks import shortened
-from oapl_core.reports.turn_counts import told
 from oapl_core.run_folder.lock import PATIENCE_S, owner
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord, frame, metric_lines
-from oapl_core.tables import LOSS_MASK
-from oapl_core.turns import sampled_tokens
+from oapl_core.turns import OF_TOKENS, sampled_tokens
+from oapl_core.turns.shown import told
 
 DONE, WORKING, STOPPED, TO_DO = "done", "working", "stopped", "to do"
 _TAIL_BYTES = 64 * 2**10
@@ -249,7 +248,7 @@ def _stretches(values: Sequence[float]) -> list[float]:
 def _rollouts_of(part: Path) -> tuple[int, int, int]:
     import polars as pl
 
-    rows = frame([part], tables.ROLLOUTS, ("finish_reason", "response_ids", LOSS_MASK))
+    rows = frame([part], tables.ROLLOUTS, ("finish_reason", *OF_TOKENS))
     tokens = rows.select(sampled_tokens()).to_series().sum()
     return rows.height, rows.filter(pl.col("finish_reason") == "length").height, int(tokens or 0)
 

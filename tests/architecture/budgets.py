@@ -18,7 +18,10 @@ VERBS = (
 ).split()
 """Modules that `make demo` starts: the command, its flow and the verbs of the stages."""
 FEATURES = {
-    "turns and tools": (r"has_turns|turn_starts|TurnSampler|tool_calls|LOSS_MASK|TURNS", ("environments",)),
+    "turns and tools": (
+        r"has_turns|turn_starts|TurnSampler|tool_calls|LOSS_MASK|TURNS",
+        ("environments", "oapl_core/turns"),
+    ),
     "routes of experts": (r"\broutes?\b|ROUTES", ("routes",)),
     "reward threshold": (r"right_from|with_threshold", ("verdicts", "settings/reward")),
     "languages of programs": (r"\blanguages?\b", ("languages",)),

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from oapl_core.environments.stepping import Steps
+from oapl_core.environments.turn_check import check_turns
+from oapl_core.environments.turn_sampler import TurnSampler
 from oapl_core.environments.wording import Wording
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_files.model_folder import end_token_ids, load_tokenizer
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import Request
-from oapl_core.rollouts.turn_sampler import TurnSampler
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.turn_check import check_turns
 from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import ROLLOUTS, read_table
@@ -83,9 +83,13 @@ def in_turns(engine: SamplingEngine, model: Path) -> dict[str, list[Any]]:
     steps, wording = Steps(config, Again), Wording(tokenizer, end_token_ids(model), 100)
     asked = [replace(r, max_tokens=120, stop=tuple("abcdefghijklmnopqrstuvwxyz")) for r in requests()]
     with TurnSampler(engine, config, steps, wording, {"": {}}, 24, False) as sampler:
-        answers = [(answer, answer.turns) for answer in sampler.sample(asked)]
+        answers = [(answer, answer.row) for answer in sampler.sample(asked)]
     return {
-        one.request.key: [one.response_ids, one.logprobs, turns.loss_mask, turns.turn_starts, turns.prompt_hashes]
+        one.request.key: [
+            one.response_ids,
+            one.logprobs,
+            *(turns[n] for n in ("loss_mask", "turn_starts", "prompt_hashes")),
+        ]
         for one, turns in answers
         if turns
     }

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from oapl_core.environments.turn_check import check_turns
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.turn_check import check_turns
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.core.rollouts.engine_session import CONFIG, GROUP, PROMPTS, requests
 from tests.extras.servers.test_servers import start_server

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from oapl_core import tables
-from oapl_core.reports.turn_counts import TurnCounts, turn_counts
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.tables import LOSS_MASK, TURNS
+from oapl_core.turns.counts import TurnCounts, turn_counts
 from oapl_extras.round_pages.joined import joined
 from oapl_extras.round_pages.round_page import round_page
 from oapl_extras.watch.live import LiveRun

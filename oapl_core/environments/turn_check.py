@@ -1,4 +1,4 @@
-"""Are a run's rollouts of several turns sound (turns.py), and would a chat template show the model what it saw?
+"""Are a run's rollouts of several turns sound (turns/), and would a chat template show the model what it saw?
 
 Reads 1_rollouts and prompts.parquet, row group by row group, and the tokenizer; writes nothing.
 

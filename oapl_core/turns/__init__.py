@@ -4,23 +4,51 @@
 sampled tokens, and between them an environment's text (a tool's result with the chat template's markers), encoded once.
 So the prompt of a turn is the first prompt and all of ``response_ids`` before the turn; nothing is decoded and encoded
 again. ``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null.
+
+All that other packages ask of these columns is a function here; ``counts.py`` adds them up, ``shown.py`` words them.
 """
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.tables import LOSS_MASK
+from oapl_core.tables import LOSS_MASK, TURNS
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
 FAILED = "error"
 """Finish reason of a trajectory whose environment failed; the last of its calls says why."""
+OF_TOKENS = ("response_ids", LOSS_MASK)
+"""Columns of ROLLOUTS that ``sampled_tokens`` reads."""
+
+
+def columns() -> "pa.Schema":
+    """Return the Arrow schema of the columns of ROLLOUTS that tell of turns."""
+    return tables.schema_of(TURNS)
+
+
+def record(mask: Sequence[bool], starts: Sequence[int], **more: Any) -> dict[str, Any]:
+    """Make the columns of a row from its mask and the beginnings of its turns; ``more`` are others of the columns."""
+    return {LOSS_MASK: mask, "turn_starts": starts, **more}
+
+
+def recorded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all columns that tell of the turns of a row; null for those that it has not."""
+    return {name: row.get(name) for name, _ in TURNS}
+
+
+def is_trajectory(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row says where its turns begin."""
+    return row.get("turn_starts") is not None
 
 
 def has_turns(part: Path) -> bool:
@@ -31,6 +59,14 @@ def has_turns(part: Path) -> bool:
     """
     starts = tables.read_table(part, tables.ROLLOUTS, ["turn_starts"])["turn_starts"]
     return bool(starts.null_count < len(starts))
+
+
+def calls_and_rewards(part: Path) -> list[dict[str, Any]] | None:
+    """Read ``tool_calls`` and ``turn_rewards`` of each row of a part of ROLLOUTS; None where an answer is one turn."""
+    if not has_turns(part):
+        return None
+    read: list[dict[str, Any]] = tables.read_table(part, tables.ROLLOUTS, ["tool_calls", "turn_rewards"]).to_pylist()
+    return read
 
 
 def sampled_tokens() -> "pl.Expr":
@@ -45,8 +81,49 @@ def sampled_lengths(part: Path) -> "pl.Series":
     """Count the tokens that the model sampled for each row of a part of ROLLOUTS; ids become no Python numbers."""
     import polars as pl
 
-    read = pl.DataFrame(tables.read_table(part, tables.ROLLOUTS, ["response_ids", LOSS_MASK]))
+    read = pl.DataFrame(tables.read_table(part, tables.ROLLOUTS, OF_TOKENS))
     return read.select(sampled_tokens()).to_series()
+
+
+def is_masked(columns: Collection[str]) -> bool:
+    """Tell whether rows with these columns may say which of their tokens are trained."""
+    return LOSS_MASK in columns
+
+
+def trained(row: "pa.Table") -> "NDArray[np.bool_] | None":
+    """Return which tokens of the response of a table's single row are trained: those of the model; None: all are."""
+    column = row[LOSS_MASK]
+    if column.null_count:
+        return None
+    mask: NDArray[np.bool_] = column.chunk(0).flatten().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def with_sampled(table: "pa.Table") -> "pa.Table":
+    """Add to a table of GROUPS the number of each response's tokens that the model sampled, below 0 where its mask is
+    unfit. A flag that the row has a mask takes the mask's place."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    responses, logprobs = (table[name].combine_chunks() for name in ("response_ids", "behavior_logprobs"))
+    tokens = pc.list_value_length(responses).to_numpy(zero_copy_only=False).astype(np.int32)
+    has_mask = pc.is_valid(table[LOSS_MASK])
+    for row in pc.indices_nonzero(has_mask).to_pylist():
+        sampled = np.asarray(table[LOSS_MASK][row].values)
+        recorded = np.asarray(logprobs[row].values) if logprobs[row].is_valid else np.zeros(len(sampled))
+        # a log-prob of what nobody sampled would be taken for a ratio
+        fits = len(sampled) == tokens[row] == len(recorded) and not recorded[~sampled].any()
+        tokens[row] = sampled.sum() if fits else -1
+    table = table.set_column(table.column_names.index(LOSS_MASK), LOSS_MASK, has_mask)
+    return table.append_column("sampled", pa.array(tokens))
+
+
+def turn_of_each(row: Mapping[str, Any]) -> list[int | None]:
+    """Return for each token of a response the number of the turn in which the model said it; None: it did not."""
+    ids, starts = row["response_ids"], row.get("turn_starts") or [0]
+    mask = row.get(LOSS_MASK) or [True] * len(ids)
+    return [bisect_right(starts, place) - 1 if own else None for place, own in enumerate(mask)]
 
 
 def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from oapl_core import tables
+from oapl_core.environments.turn_check import Template, check_turns
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.turn_check import Template, check_turns
 from oapl_core.tables import LOSS_MASK
 from oapl_core.turns import has_turns, prompt_hash
 from tests.chat_templates import FAMILIES

@@ -1,13 +1,13 @@
-"""Counts of the turns of a round's rollouts, and of what their tools did; the words for one rollout.
+"""Counts of the turns of a round's rollouts, and of what their tools did.
 
 Reads of the parts only the columns that are counted: tools' results, which may be longer than all tokens, stay on the
 disk.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oapl_core import tables
 from oapl_core.tables import LOSS_MASK
@@ -72,10 +72,13 @@ def _sums() -> "dict[str, pl.Expr]":
     }
 
 
-def told(row: Mapping[str, Any]) -> str:
-    """``3 turns, 2 calls, 1 failed`` of a row with ``turn_starts`` and ``tool_calls``; empty where it has one turn and
-    no call."""
-    turns, calls = len(row.get("turn_starts") or (0,)), row.get("tool_calls") or ()
-    failed = sum(bool(call["is_error"]) for call in calls)  # imported messages do not say
-    parts = [f"{turns} turns"] * (turns > 1) + [f"{len(calls)} call{'s' * (len(calls) > 1)}"] * bool(calls)
-    return ", ".join([*parts, *[f"{failed} failed"] * bool(failed)])
+def counts_of_rows() -> "dict[str, pl.Expr]":
+    """Count the turns, the calls and the failed calls of each row of ROLLOUTS."""
+    import polars as pl
+
+    calls = pl.col("tool_calls")
+    return {
+        "turns": pl.col("turn_starts").list.len().cast(pl.Int64).fill_null(1),
+        "calls": calls.list.len().cast(pl.Int64),
+        "failed_calls": calls.list.eval(pl.element().struct.field("is_error")).list.sum().cast(pl.Int64),
+    }

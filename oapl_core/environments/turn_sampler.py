@@ -7,6 +7,7 @@ Nothing that was sampled is decoded and encoded again. Writes nothing; unfinishe
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -14,17 +15,17 @@ from typing import Any, Protocol, Self
 from oapl_core.environments.making import maker, trajectories_at_once
 from oapl_core.environments.protocol import Observation
 from oapl_core.environments.stepping import Playing, Stepped, Steps, ended
+from oapl_core.environments.unfinished import Unfinished
 from oapl_core.environments.wording import Wording
 from oapl_core.model_files.model_folder import end_token_ids, load_tokenizer, parameters
 from oapl_core.progress import say
-from oapl_core.rollouts.requests import Request, SampledAnswer, SampledTurns, Sampler
+from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.rollouts.stopping import tokens_and_texts
-from oapl_core.rollouts.unfinished import Unfinished
 from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import PROBLEMS, read_table
-from oapl_core.turns import FAILED, prompt_hash
+from oapl_core.turns import FAILED, prompt_hash, record
 
 
 class TurnStore(Protocol):
@@ -216,9 +217,10 @@ class TurnSampler:
         turns = len(one.starts)
         rewards = [*one.rewards, *[0.0] * turns][:turns] if self._is_judge else None
         hashes = one.hashes if len(one.hashes) == turns else None
-        about = SampledTurns(one.mask, one.starts, hashes, one.calls, rewards)
-        answer = SampledAnswer(one.request, one.response_ids, one.logprobs, reason, one.text, turns=about)
-        self._over.append(answer)
+        told = {"prompt_hashes": hashes, "tool_calls": one.calls, "turn_rewards": rewards}
+        columns = record(one.mask, one.starts, **told, environment=self._config.function)
+        answer = SampledAnswer(one.request, one.response_ids, one.logprobs, reason, one.text)
+        self._over.append(replace(answer, row=columns, sampled=sum(one.mask)))
 
     def _taken(self) -> Iterator[SampledAnswer]:
         while self._over:
