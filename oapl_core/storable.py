@@ -38,6 +38,15 @@ def json_text(value: Any, **options: Any) -> str:
     return storable_text(json.dumps(value, ensure_ascii=False, **options))
 
 
+def json_object(text: str | None) -> dict[str, Any]:
+    """Return the object that a text of JSON holds; an empty one for anything else."""
+    try:
+        found = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def lenient_output() -> None:
     """Show characters that standard output cannot encode as escapes from now on, as standard error always does."""
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -97,6 +97,7 @@ PROBLEMS = (  # problems.parquet, by problems/prepare.py
     ("answer", "text"),
     *((name, "str") for name in ("checker", "structure", "source", "platform", "difficulty", "released", "flaw")),
     ("language", "str"),
+    ("messages", "text"),
     ("info", "text"),
 )
 
@@ -166,7 +167,7 @@ GROUPS = (  # 3_groups.parquet, by groups/build.py: what training reads
     (LOSS_MASK, "mask"),
 )
 
-UNUSED = frozenset({"language", "info", LAG, *COLUMNS, *dict(TURNS)})
+UNUSED = frozenset({"language", "messages", "info", LAG, *COLUMNS, *dict(TURNS)})
 """Columns that a row may leave out, which is null: those of what its run does not use."""
 CARRIED = tuple(name for name, _ in GROUPS if name in UNUSED and name in dict(ROLLOUTS))
 """Columns of UNUSED that a row of GROUPS has from its rollout, one value or several for each token."""

@@ -1,4 +1,4 @@
-"""A stand-in of the hub: a local server that answers what huggingface_hub's client asks for one model repository."""
+"""A stand-in of the hub: a local server that answers what huggingface_hub's client asks for one repository."""
 
 import hashlib
 import json
@@ -36,8 +36,8 @@ class Hub:
 
 @contextmanager
 def serve(model: Path, name: str = "someone/tiny", **settings: object) -> Iterator[Hub]:
-    """The folder ``model`` as the repository ``name``, at COMMIT, which is its branch ``main``."""
-    files = {path.name: path.read_bytes() for path in model.iterdir()}
+    """The folder ``model`` as the repository ``name`` at COMMIT, which is its branch ``main``."""
+    files = {path.relative_to(model).as_posix(): path.read_bytes() for path in model.rglob("*") if path.is_file()}
     hub = Hub(name, files | {"pytorch_model.bin": b"other", "original/consolidated.00.pth": b"other"}, **settings)  # type: ignore[arg-type]
 
     class Answers(BaseHTTPRequestHandler):
@@ -67,7 +67,7 @@ def _answer(hub: Hub, ask: BaseHTTPRequestHandler) -> None:
     path = ask.path.partition("?")[0]
     if hub.token and ask.headers.get("Authorization") != f"Bearer {hub.token}":
         return _send(ask, 403, b"{}", {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
-    if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(tree|revision)/([^/]+))?", path):
+    if match := re.fullmatch(r"/api/(?:models|datasets)/([^/]+/[^/]+)(?:/(tree|revision)/([^/]+))?", path):
         name, what, revision = match.groups()
         if name != hub.name:
             return _send(ask, 404, b"{}", {"X-Error-Code": "RepoNotFound"})
@@ -76,7 +76,7 @@ def _answer(hub: Hub, ask: BaseHTTPRequestHandler) -> None:
         tree = [{"type": "file", "path": k, "size": len(v), "oid": _oid(v)} for k, v in hub.files.items()]
         found = tree if what == "tree" else {"id": name, "sha": COMMIT, "siblings": []}
         return _send(ask, 200, json.dumps(found).encode(), {"Content-Type": "application/json"})
-    if (match := re.fullmatch(rf"/{hub.name}/resolve/{COMMIT}/(.+)", path)) and match[1] in hub.files:
+    if (match := re.fullmatch(rf"(?:/datasets)?/{hub.name}/resolve/{COMMIT}/(.+)", path)) and match[1] in hub.files:
         return _file(hub, ask, hub.files[match[1]])
     return _send(ask, 404, b"{}", {"X-Error-Code": "EntryNotFound"})
 

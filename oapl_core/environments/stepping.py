@@ -19,7 +19,7 @@ from oapl_core.environments.protocol import Action, Environment, Observation, To
 from oapl_core.environments.syntax import calls
 from oapl_core.errors import StageFailed
 from oapl_core.settings.environment import EnvironmentConfig
-from oapl_core.storable import storable_text
+from oapl_core.storable import json_object, storable_text
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Steps:
             restored: Environment = pickle.loads(playing.kept)
             return restored
         environment = self._make()
-        environment.reset(playing.problem, playing.seed)
+        environment.reset({**json_object(playing.problem.get("info")), **playing.problem}, playing.seed)
         return environment
 
 

@@ -19,7 +19,7 @@ from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.questions import Questions
 from oapl_core.model_files.model_folder import digest, tokenizer_files
 from oapl_core.problems.encoding import load_encoder
-from oapl_core.problems.prepare import prompts
+from oapl_core.problems.prepare import ASKED, prompts
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.published import published_sets
@@ -32,9 +32,8 @@ from oapl_core.tables import PROBLEMS, PROMPTS, open_table, read_table, write_ta
 
 _ASKED = ("problem_id", "kind", "statement", "starter_code", "entry_point", "answer", "checker")
 """Columns that decide, with the tests, about prompts and verdicts."""
-_IF_GIVEN = ("language",)
+_IF_GIVEN = ("language", "messages")
 """Columns that decide about them, too, and came later: a set without them has the hash that it had."""
-_STATEMENT = ("problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language")
 _HASH_DIGITS = 16
 TOO_LONG = "prompt too long"
 
@@ -89,12 +88,13 @@ def content_hash(problems: Path, split: str | None = None) -> str:
     """Hash (SHA-256) the questions and tests of a problem set (or a split), in its order; not of how it is stored."""
     digest = hashlib.sha256()
     with open_table(problems, PROBLEMS) as file:
-        names = [name for name in (*_ASKED, *_IF_GIVEN, "split", "tests") if name in file.schema_arrow.names]
+        names = [n for n in (*_ASKED, *_IF_GIVEN, "split", "tests", "info") if n in file.schema_arrow.names]
         for group in range(file.num_row_groups):
             for row in file.read_row_group(group, columns=names).to_pylist():
                 if split not in (None, row["split"]):
                     continue
                 given = [row[name] for name in _IF_GIVEN if row.get(name)]
+                given += [row["info"]] if row["kind"] in ("text", "open") and row.get("info") else []
                 digest.update(json.dumps([row[name] for name in _ASKED] + given).encode())
                 for test in row["tests"]:
                     for text in (test["input"], test["output"]):  # its length first: "a", "bc" is not "ab", "c"
@@ -147,7 +147,7 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
         say(encode.form)
         with folder.writing(path, inputs, settings) as draft:
             dropped = Counter[str]()
-            problems = read_table(folder.problems, PROBLEMS, _STATEMENT).to_pylist()
+            problems = read_table(folder.problems, PROBLEMS, ASKED).to_pylist()
             draft.rows = write_table(draft.path, PROMPTS, prompts(problems, encode, config, dropped))
             if not draft.rows:
                 raise DataError(f"every prompt is longer than {config.max_prompt_tokens} tokens; see max_prompt_tokens")

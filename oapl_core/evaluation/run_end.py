@@ -146,11 +146,12 @@ def _conclude(
 
 def _basis(run: Run, config: EvaluationFolderConfig, targets: Sequence[Target]) -> card.Basis:
     count = read_table(run.problems, PROBLEMS, ["split"], only=("split", [_REPORTED])).num_rows
+    sets = run.config.problems
     entry = run.ledger.artifacts().get(run.name(run.prompts))
     dropped = {TOO_LONG: entry.details.get("dropped_by_split", {}).get(_REPORTED, 0) if entry else 0}
     prompts = {one.label: Prompted.read(run.prompts, _REPORTED, one.folder, dropped) for one in targets}
     origin = {
-        "set": f"{run.root.name} ({', '.join(path.name for path in run.config.problems.heldout)})",
+        "set": f"{run.root.name} ({', '.join(path.name for path in sets.heldout or sets.train)})",
         "dropped": {},
         "split": _REPORTED,
         "content_sha256": content_hash(run.problems, _REPORTED),

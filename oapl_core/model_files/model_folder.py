@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ TOKENIZER_FILES = (
 """Everything that may decide how text becomes token ids."""
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # a tokenizer can be built from any one of them
 _WEIGHTS = (".safetensors", ".bin")
+_STRETCHED = ("linear", "dynamic")
+"""Kinds of rotary scaling whose factor multiplies the positions; vLLM 0.32 takes those of others as they stand."""
 
 
 def policy_hash(model_dir: Path) -> str:
@@ -186,3 +189,14 @@ def end_token_ids(model_dir: Path) -> list[int]:
         value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
         ids.update([value] if isinstance(value, int) else value or [])
     return sorted(ids)
+
+
+def positions_of(value: Callable[[str], Any]) -> float:
+    """Return the longest sequence by the values of a config.json; infinite where nothing says so."""
+    positions = value("max_position_embeddings") or math.inf
+    rotary = value("rope_scaling") or value("rope_parameters") or {}
+    # gemma 3's positions are those after scaling; a model with a kind for each type of layer has no factor here
+    is_stretched = (rotary.get("rope_type") or rotary.get("type")) in _STRETCHED
+    if is_stretched and "gemma3" not in str(value("model_type")):
+        positions *= rotary.get("factor") or 1.0
+    return float(positions)

@@ -14,13 +14,20 @@ from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.model_files.model_folder import TOKENIZER_FILES, check_model_folder, tensors
 from oapl_core.progress import Progress, say
 
+HUB = "hub:"
+"""Beginning of the name of a data set on the hub."""
+
 _PINNED = re.compile(r"([\w-][\w.-]*/[\w.-]+)@([0-9a-f]{40})")
 _DATA = re.compile(r"hub:([\w-][\w.-]*/[\w.-]+)(?:@([0-9a-f]{40})(?::(.+))?)?")
+HUB_DATA = re.compile(r"hub:([\w-][\w.-]*/[\w.-]+)(?:@([^:]+))?(?::[\w.-]+)?")
+"""Name of a data set of problems, with a revision and a split or without."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?:@(.+))?")
 _FILES = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", *TOKENIZER_FILES)
 _MORE_FILES = ("added_tokens.json", "vocab.txt", "*.tiktoken", "tekken.json")
 _NOT = ("*/*", "consolidated*")  # other formats of the same weights
 _DATA_SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
+_ROWS = ("README.md", *(f"*{ending}" for ending in (".parquet", ".jsonl", ".jsonl.gz", ".json", ".csv", ".arrow")))
 _ASKED_S = 10.0
 _MB = 10**6
 
@@ -52,7 +59,7 @@ def refuse_unpinned(model: Path | str) -> None:
     if match is None or Path(model).exists() or hub_model(model):
         return
     name, revision = match[1], match[2]
-    commit = _commit_of(name, revision)
+    commit = commit_of(name, revision)
     if commit is None and revision is None:
         return  # a folder that is missing
     pin = f'write model = "{name}@{commit}"' if commit else f"write {name}@ and 40 hex digits, from its history there"
@@ -61,14 +68,31 @@ def refuse_unpinned(model: Path | str) -> None:
     )
 
 
-def _commit_of(name: str, revision: str | None) -> str | None:
+def unpinned(named: Path | str) -> tuple[str, str | None] | None:
+    """Parse a model's or data set's name on the hub that has no commit, with its branch or tag; else None."""
+    text = str(named)
+    match = HUB_DATA.fullmatch(text) if text.startswith(HUB) else _NAME.fullmatch(text)
+    is_settled = match is None or _COMMIT.fullmatch(match[2] or "") or (text[:4] != HUB and Path(text).exists())
+    return None if is_settled or match is None else (match[1], match[2])
+
+
+def pinned(named: Path, commit: str) -> Path:
+    """Put a commit into the name of a model or data set."""
+    found = unpinned(named)
+    assert found
+    name, revision = found
+    return Path(str(named).replace(name + (f"@{revision}" if revision else ""), f"{name}@{commit}", 1))
+
+
+def commit_of(name: str, revision: str | None, is_data: bool = False) -> str | None:
     """Ask the hub for the commit of a branch or tag; None where it does not answer or has none."""
     import httpx2
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
+    ask = HfApi().dataset_info if is_data else HfApi().model_info
     try:
-        return HfApi().model_info(name, revision=revision, timeout=_ASKED_S).sha
+        return ask(name, revision=revision, timeout=_ASKED_S).sha
     except (HfHubHTTPError, OfflineModeIsEnabled, httpx2.HTTPError, ValueError):
         return None
 
@@ -133,6 +157,39 @@ def data_files(source: str) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.HTTPError) as error:
         _explain(data, error)
     return folder / wanted[0] if len(wanted) == 1 else folder
+
+
+def data_folder(source: str) -> Path:
+    """Fetch the files of rows of the data set ``org/name@commit``; returns their folder in the cache.
+
+    Raises:
+        DataError: there is no such repository or commit, no access, or no file of rows in it.
+        StageFailed: the hub does not answer, or not all of it came.
+    """
+    import httpx2
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    name, _, commit = source.partition("@")
+    try:
+        folder = Path(snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=list(_ROWS)))
+    except (HfHubHTTPError, LocalEntryNotFoundError, httpx2.HTTPError) as error:
+        _explain(HubModel(name, commit), error)
+    if not any(path.is_file() and path.name != "README.md" for path in folder.rglob("*")):
+        raise DataError(f"{HUB}{source}: has no file of rows ({', '.join(_ROWS[1:])})")
+    return folder
+
+
+def config_file(model: HubModel) -> Path | None:
+    """Fetch a model's config.json alone, some kilobytes; None where the hub does not give it."""
+    import httpx2
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    try:
+        return Path(hf_hub_download(model.name, "config.json", revision=model.commit))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx2.HTTPError, OSError):
+        return None
 
 
 def cached(model: HubModel) -> Path | None:

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from oapl_core.errors import ConfigError
+from oapl_core.storable import json_object
 from oapl_core.toolchain import ASKED_BY, PYTHON_WORDS, toolchain_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-FIELDS = ("problem_id", "kind", "statement", "starter_code", "entry_point", "platform", "language")
+FIELDS = ("problem_id", "kind", "statement", "starter_code", "entry_point", "platform", "language", "problem")
 """Columns of tables.PROBLEMS that a template sees: nothing of how an answer is judged. `language` has `name`, `title`,
-`fence` and `comment` (languages/)."""
+`fence` and `comment` (languages/). `problem` has these and the row's own columns, such as `problem.level`."""
 JUDGE_FIELDS = ("problem_id", "problem", "response", "verdict")
 """Fields that a judge's template sees."""
 _SYSTEM = "system"
@@ -63,6 +64,8 @@ def fill(text: str, file: Path, problem: Mapping[str, Any], fields: Sequence[str
         if ASKED_BY in fields:
             toolchain = toolchain_of(problem)
             values[ASKED_BY] = toolchain.words if toolchain else PYTHON_WORDS
+        if tuple(fields) == FIELDS:
+            values["problem"] = _seen(problem)
         module: Any = template.make_module(values)
     # whatever a person's expression can do to the value of a field
     except (TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -72,6 +75,11 @@ def fill(text: str, file: Path, problem: Mapping[str, Any], fields: Sequence[str
         raise ConfigError(f"{file}: gives no text for {_named(problem)}")
     system = getattr(module, _SYSTEM, None)
     return words, None if system is None else str(system)
+
+
+def _seen(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a prompt's template sees of a problem: the fields, and the columns of the row that are not ours."""
+    return json_object(problem.get("info")) | {name: problem.get(name) for name in FIELDS if name != "problem"}
 
 
 def _refuse(template: "Template", file: Path, problem: Mapping[str, Any], error: Exception) -> NoReturn:

@@ -5,12 +5,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from oapl_core.model_files.model_folder import positions_of
 from oapl_core.token_columns import TokenColumn, columns_by
 
 OPTIMISER_BYTES = 12
 """Bytes of a parameter: AdamW's two moments and the weights that it steps, all float32."""
-_STRETCHED = ("linear", "dynamic")
-"""Kinds of rotary scaling whose factor multiplies the positions; vLLM 0.32 takes those of others as they stand."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +63,10 @@ class ModelSize:
             hidden,
             value("intermediate_size") or 4 * hidden,
             value("vocab_size") or 0,
-            _positions(value),
+            positions_of(value),
             _kept(value, layers),
             tuple(columns_by(value)),
         )
-
-
-def _positions(value: Callable[[str], Any]) -> float:
-    positions = value("max_position_embeddings") or math.inf
-    rotary = value("rope_scaling") or value("rope_parameters") or {}
-    # gemma 3's positions are those after scaling; a model with a kind for each type of layer has no factor here
-    is_stretched = (rotary.get("rope_type") or rotary.get("type")) in _STRETCHED
-    if is_stretched and "gemma3" not in str(value("model_type")):
-        positions *= rotary.get("factor") or 1.0
-    return float(positions)
 
 
 def _kept(value: Callable[[str], Any], layers: int) -> int | None:

@@ -6,11 +6,12 @@ room for that is said but stops nothing. Training estimates for itself (training
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from oapl_core.errors import DataError, StageFailed
+from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.planning.plan import steps
 from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
 from oapl_core.plugins.own_function import check_import
@@ -19,6 +20,7 @@ from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, Run
 from oapl_core.run_folder.storage import readable
 from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
+from oapl_core.settings.experiment import Experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table
 from oapl_core.tables import readable as whole
 from oapl_core.toolchain import ASKED_BY, Toolchain, toolchains_of
@@ -75,6 +77,25 @@ def refuse_missing_tools(run: Run) -> None:
     """
     for toolchain in toolchains_in(run.problems):
         toolchain.found_version()
+
+
+def refuse_unjudged(config: Experiment, problems: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Pass the problems on, each in its turn.
+
+    Raises:
+        ConfigError: one is open, has no gold and no tests, and nothing says what an answer to it earns.
+    """
+    reward = config.reward
+    by_reward = set(reward.weights) - {"verdict", "tests", "f1"} if reward else set[str]()
+    is_judged = config.environment is not None or bool(by_reward)
+    for problem in problems:
+        if problem["kind"] == "open" and not is_judged:
+            raise ConfigError(
+                f"problem {problem['problem_id']!r} has no gold and no tests: give [reward] a function or a judge, or "
+                'name the column that has the gold, for example problems.columns = {answer = "final"}'
+            )
+        yield problem
+        del problem  # before the next one is made: each may have 189 MB of tests
 
 
 def toolchains_in(problems: Path) -> list[Toolchain]:

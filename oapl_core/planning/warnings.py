@@ -8,6 +8,23 @@ REPEATED = "measured_in_training"
 _SPLITS = {"heldout": "held-out", "validation": "validation"}
 
 
+LEFT_OUT = "left_out"
+"""Key in the ledger's details of the problems: problems left out since one that is measured has their statement."""
+
+
+def left_out_statements(details: Mapping[str, Any]) -> str | None:
+    """Return the line about problems that were left out since a measured one has their statement; None without any."""
+    counts = details.get(LEFT_OUT, {})
+    found = [f"{counts[split]:,} of {split}" for split in ("train", "validation", "heldout") if counts.get(split)]
+    if not found:
+        return None
+    problem, other = counts["first"]
+    return (
+        f"left out, as a problem that is measured has the same statement: {', '.join(found)} (first: {problem!r}, that "
+        f"of {other!r})"
+    )
+
+
 def repeated_statements(details: Mapping[str, Any]) -> str | None:
     """Return the line about measured problems that are trained on under another id; None if there are none."""
     counts = details.get(REPEATED, {})

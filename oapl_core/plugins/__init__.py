@@ -28,6 +28,7 @@ Kind = Literal[
     "objective",
     "observer",
     "page",
+    "problem_rows",
     "problem_sets",
     "question",
     "reward",
@@ -44,6 +45,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "command": {
         # `import` is a word of Python's own, so its function is `import_`; the order is that of `oapl --help`
+        "init": "oapl_extras.init.init_command:init",
         "run": "deployments.commands.run:run",
         "plan": "oapl_extras.plan.plan_command:plan",
         "fork": "deployments.commands.fork:fork",
@@ -146,6 +148,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "what trackers miss": "oapl_extras.trackers.sending:usable",
     },
     "page": {"round": "oapl_extras.round_pages.round_page:round_page"},
+    "problem_rows": {"reader": "oapl_extras.rows.row_reader:RowReader", "hub": "oapl_extras.rows.hub_rows:local"},
     "problem_sets": {"published": "oapl_extras.problem_sets.published:Published"},
     "question": {"languages": "oapl_core.languages.on_this_machine:tools"},
     "reward": {},

@@ -12,14 +12,16 @@ import pickletools
 import zlib
 from typing import IO, Any
 
-from oapl_core.problems.problem_set import Dropped
-
 MOST_BYTES = 2**30
 """Unpacked; the largest known has 189 MB. What is larger is a bomb."""
 _PIECE = 2**20
 # Opcodes that every protocol of pickle writes around a text: version, frame, memo, end. None calls anything.
 _BOOKKEEPING = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"})
 _TEXTS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})
+
+
+class Dropped(Exception):
+    """A row that is left out; its text is the reason that is counted."""
 
 
 class RefusedPickle(ValueError):

@@ -9,8 +9,7 @@ problems.parquet.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +17,37 @@ from oapl_core import tables
 from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import tokenizer_files
-from oapl_core.planning.preflight import refuse_missing_tools
-from oapl_core.planning.warnings import repeated_statements
+from oapl_core.planning.preflight import refuse_missing_tools, refuse_unjudged
+from oapl_core.planning.warnings import left_out_statements
+from oapl_core.problems.dividing import ProblemSets
 from oapl_core.problems.encoding import Encode, load_encoder
-from oapl_core.problems.problem_set import SPLITS, read_problem_set
+from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.prompts import conversation
-from oapl_core.problems.raw_rows import place, raw_rows
-from oapl_core.problems.repeated import Repeated
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.problems import ProblemsConfig, PromptConfig
 from oapl_core.stage import run_verb
 
+ASKED = "problem_id split kind statement starter_code entry_point platform language messages info".split()
+"""Columns of tables.PROBLEMS that prompts are made of."""
+
 
 def prepare(run: Run) -> None:
     """Write the run's problems and prompts, unless they are there and made from the same inputs."""
     sets = run.config.problems
     config = sets.slice
-    sources = run.inputs([*(path for split in SPLITS for path in sets.files(split)), *sets.exclude])
+    read = ProblemSets(sets)
+    sources = run.inputs([*(path for split in SPLITS for path in read.files(split)), *sets.exclude])
     if run.is_done(run.problems, sources, config):
         say("problems are up to date")
     else:
         with run.writing(run.problems, sources, config) as draft:
-            repeated = Repeated()
-            draft.rows = write_tables(draft.path, repeated.watched(problems_of(sets, SPLITS)))
-            draft.details = repeated.details
-        say(f"{draft.rows} problems")
-        if warning := repeated_statements(draft.details):
-            say(f"warning: {warning}")
+            draft.rows = write_tables(draft.path, refuse_unjudged(run.config, read.problems()))
+            draft.details = read.details
+        for line in [*read.reader.said, left_out_statements(draft.details), f"{draft.rows} problems"]:
+            if line:
+                say(line)
     if not run.config.is_elsewhere("verdicts.verify"):  # now, and not when hours of sampling are to be judged
         refuse_missing_tools(run)
     model = run.base_model()
@@ -103,56 +104,18 @@ def _some_of_each(rows: Iterator[dict[str, Any]], config: ProblemsConfig) -> Ite
         kept[row["split"]] += 1
         yield row
     for split in SPLITS:
-        files = config.files(split)
-        if files and not kept[split]:  # found here, and not by a stage that has nothing to do, hours later
+        files = config.files("train" if config.split else split)
+        is_wanted = getattr(config.split, split, True) if config.split else files
+        if is_wanted and not kept[split]:  # found here, and not by a stage that has nothing to do, hours later
             raise DataError(
                 f"{', '.join(map(str, files))}: every prompt is longer than {config.max_prompt_tokens} tokens; "
                 "raise problems.max_prompt_tokens"
             )
 
 
-def problems_of(config: ProblemsConfig, splits: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Read the problems of every file of ``splits``, in order, `limit` of each file.
-
-    Raises:
-        DataError: a file cannot be read, or an id is in two of them.
-    """
-    owner: dict[str, Path] = {}
-    excluded = _excluded(config)
-    for split, path in [(name, path) for name in splits for path in config.files(name)]:
-        for problem in islice(read_problem_set(path, split), config.limit):
-            name = problem["problem_id"]
-            if name in owner:
-                raise DataError(
-                    f"{path}: problem_id {name!r} is also in {owner[name]}; an id names one problem of the run"
-                )
-            owner[name] = path
-            # what is measured stays as published, whatever a list names
-            if split != "train" or name not in excluded:
-                yield problem
-
-
-def _excluded(config: ProblemsConfig) -> set[str]:
-    """Read the ids of training problems that are left out.
-
-    Raises:
-        DataError: a line of a list has none.
-    """
-    found = set[str]()
-    for path in config.exclude:
-        for number, row in raw_rows(path):
-            if not isinstance(row, dict) or not isinstance(row.get("problem_id"), str):
-                raise DataError(
-                    f"{place(path, number)}: has no `problem_id`; `oapl problems --screen` writes such lists"
-                )
-            found.add(row["problem_id"])
-    return found
-
-
 def statements(path: Path) -> Iterator[dict[str, Any]]:
     """Read the columns that prompts are made of, for every problem in a run's table."""
-    columns = ["problem_id", "split", "kind", "statement", "starter_code", "entry_point", "platform", "language"]
-    yield from tables.read_table(path, tables.PROBLEMS, columns).to_pylist()
+    yield from tables.read_table(path, tables.PROBLEMS, ASKED).to_pylist()
 
 
 if __name__ == "__main__":

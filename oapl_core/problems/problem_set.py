@@ -1,7 +1,8 @@
 """Reads a problem set (a file that raw_rows.py reads) row by row and refuses the first row that is not a problem.
 
-Writes nothing. A row has the columns of tables.PROBLEMS. `problem_id`, `kind`, `statement` and the columns that the
-kind needs must be there. The others may be left out, and so may `split` where the file has one split alone.
+Writes nothing. oapl_extras/rows makes a row of tables.PROBLEMS of one that somebody else wrote. Then `problem_id`,
+`kind`, `statement` and the columns that the kind needs must be there. The others may be left out, and so may `split`
+where the file has one split alone.
 """
 
 import json
@@ -9,29 +10,60 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from oapl_core import plugins
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError
-from oapl_core.problems.raw_rows import KINDS as KINDS_OF_FILE
 from oapl_core.problems.raw_rows import place, raw_rows
+from oapl_core.settings.problems import FILE_KINDS
 from oapl_core.storable import json_text
 from oapl_core.toolchain import ASKED_BY, PYTHON, toolchain_of
 
-KINDS = ("stdin", "function", "assert", "math")
+PROGRAMS = ("stdin", "function", "assert")
+KINDS = (*PROGRAMS, "math", "text", "open")
+"""Judged by tests; by the equality of maths; by that of texts; by nothing but a `[reward]` or an environment."""
 SPLITS = ("train", "validation", "heldout")
-_TEXTS = "starter_code entry_point answer checker structure source platform difficulty released flaw".split()
-_OPTIONAL = {**dict.fromkeys(_TEXTS), "tests": (), "structure": ""}
-_COLUMNS = frozenset({"problem_id", "split", "kind", "statement", *_OPTIONAL, "language", "info"})
+TEXTS = "starter_code entry_point answer checker structure source platform difficulty released flaw".split()
+COLUMNS = frozenset({"problem_id", "split", "kind", "statement", "tests", *TEXTS, "language", "messages", "info"})
+"""Columns of a problem (tables.PROBLEMS)."""
+_OPTIONAL = {**dict.fromkeys(TEXTS), "tests": (), "structure": ""}
 
 
-class Dropped(Exception):
-    """A row that is left out; its text is the reason that is counted."""
+class ProblemRows:
+    """Rows of files as problems: those of our columns pass, others go to the kind ``problem_rows`` of plugins."""
+
+    def __init__(self, columns: Mapping[str, str] | None = None) -> None:
+        """Take the names that `[problems] columns` gives: ours, and where a row has each."""
+        self._columns = dict(columns or {})
+        self._reader: Any = None
+
+    def problem(self, raw: Any, path: Path, number: int, where: str) -> Any:
+        """Make a row of our columns; what is no object comes back as it is. Raises DataError: it cannot be read."""
+        if not isinstance(raw, dict):
+            return raw
+        is_ours = raw.keys() <= COLUMNS and {"problem_id", "kind", "statement"} <= raw.keys()
+        if is_ours and not self._columns and isinstance(raw.get("messages"), str | None):
+            return raw
+        self._reader = self._reader or plugins.resolve("problem_rows", "reader")(self._columns)
+        return self._reader.problem(raw, path, number, where)
+
+    @property
+    def said(self) -> list[str]:
+        """Lines on how rows were read; empty where every row was written in our columns."""
+        return self._reader.said if self._reader else []
+
+    @property
+    def has_renamed(self) -> bool:
+        """Whether a column was found under another name than ours."""
+        return bool(self._reader and self._reader.has_renamed)
 
 
-def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dict[str, Any]]:
+def read_problem_set(
+    path: Path, split: str, only: bool = False, reader: ProblemRows | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield every problem of ``path``, complete and checked, in the file's order.
 
     With ``only``, problems of other splits are left out instead of refused. A problem without `source` gets the file's
-    name, up to the first point.
+    name, up to the first point. ``reader`` makes our columns of a row; unset: one without a person's own names.
 
     Raises:
         DataError: the file is missing or unreadable, or a row is broken: one line with file, row and remedy.
@@ -40,14 +72,14 @@ def read_problem_set(path: Path, split: str, only: bool = False) -> Iterator[dic
     if not path.exists():
         raise DataError(f"{path}: no such problem set; check [problems] in the experiment")
     if path.is_dir():
-        raise DataError(f"{path}: is a folder; give one file ({', '.join(KINDS_OF_FILE)})")
-    seen: dict[str, int] = {}
+        raise DataError(f"{path}: is a folder; give one file ({', '.join(FILE_KINDS)})")
+    reader, seen = reader or ProblemRows(), dict[str, int]()
     number = 0
     for number, raw in raw_rows(path):
         if only and isinstance(raw, dict) and raw.get("split") in {*SPLITS} - {split}:
             continue
         where = place(path, number)
-        problem = checked(raw, split, where)
+        problem = checked(reader.problem(raw, path, number, where), split, where)
         problem["source"] = problem["source"] or path.name.partition(".")[0]
         first = seen.setdefault(problem["problem_id"], number)
         if first != number:
@@ -64,8 +96,8 @@ def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
     """Check a raw row and complete it to a problem; ``where`` (file and line) opens the error message."""
     if not isinstance(raw, dict):
         raise DataError(f"{where}: is not a JSON object; write one problem per line")
-    if unknown := sorted(set(raw) - _COLUMNS):
-        raise DataError(f"{where}: unknown column `{unknown[0]}`; the columns are {', '.join(sorted(_COLUMNS))}")
+    if unknown := sorted(set(raw) - COLUMNS):
+        raise DataError(f"{where}: unknown column `{unknown[0]}`; the columns are {', '.join(sorted(COLUMNS))}")
     problem: dict[str, Any] = {"split": split, **_OPTIONAL, **{k: v for k, v in raw.items() if v is not None}}
     if problem["split"] != split:
         raise DataError(
@@ -76,12 +108,12 @@ def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
             raise DataError(f"{where}: `{key}` must be a text that is not empty")
     if isinstance(problem.get("info"), dict):  # as one writes it in JSON lines; a column is of one type
         problem["info"] = json_text(problem["info"])
-    for key in (*_TEXTS, "language", "info"):
+    for key in (*TEXTS, "language", "messages", "info"):
         if not isinstance(problem.get(key), str | None):
             raise DataError(f"{where}: `{key}` must be a text or null")
     if problem["kind"] not in KINDS:
         raise DataError(f"{where}: `kind` is {problem['kind']!r}; choose one of {', '.join(KINDS)}")
-    complaint = _math_complaint(problem) if problem["kind"] == "math" else _program_complaint(problem)
+    complaint = _program_complaint(problem) if problem["kind"] in PROGRAMS else _gold_complaint(problem)
     complaint = complaint or _checker_complaint(problem) or _toolchain_complaint(problem)
     if complaint:
         raise DataError(f"{where}: {complaint}")
@@ -90,10 +122,11 @@ def checked(raw: Any, split: str, where: str) -> dict[str, Any]:
     return {**problem, "tests": list(problem["tests"])}
 
 
-def _math_complaint(problem: Mapping[str, Any]) -> str | None:
-    if not problem["answer"] or not problem["answer"].strip():
-        return "a math problem needs an `answer`; drop the row or fill it in"
-    return "a math problem has no `tests`; remove them or change `kind`" if problem["tests"] else None
+def _gold_complaint(problem: Mapping[str, Any]) -> str | None:
+    kind = problem["kind"]
+    if kind != "open" and (not problem["answer"] or not problem["answer"].strip()):
+        return f"a {kind} problem needs an `answer`; drop the row or fill it in"
+    return f"a {kind} problem has no `tests`; remove them or change `kind`" if problem["tests"] else None
 
 
 def _program_complaint(problem: Mapping[str, Any]) -> str | None:
@@ -127,7 +160,7 @@ def _assert_complaint(tests: list[dict[str, str]]) -> str | None:
 def _checker_complaint(problem: Mapping[str, Any]) -> str | None:
     if problem["checker"] is None:
         return None
-    if problem["kind"] == "assert":
+    if problem["kind"] in ("assert", "open"):
         return f"a problem of kind {problem['kind']} has no use for a `checker`; remove it"
     try:
         resolve(problem["checker"])

@@ -6,6 +6,7 @@ letter by letter.
 Whether a model thinks before it answers is for its chat template to say (`problems.thinking`).
 """
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -16,11 +17,12 @@ from oapl_core.settings.problems import PromptConfig
 
 Style = Literal["plain", "deepcoder", "livecodebench", "matharena"]
 STYLES: tuple[str, ...] = get_args(Style)
+_SYSTEM_ROLES = ("system", "developer")
 
 
 def messages(problem: Mapping[str, Any], style: Style) -> list[dict[str, str]]:
     """Write the conversation that asks ``problem`` in a style; reads kind, statement, starter_code, entry_point,
-    platform.
+    platform, messages.
 
     Raises:
         ConfigError: the style has no words for problems of this kind.
@@ -35,7 +37,12 @@ def conversation(problem: Mapping[str, Any], config: PromptConfig) -> list[dict[
         ConfigError: the template refuses the problem, fails on it or gives no text; one line with file and problem.
     """
     # One place decides, so that what is trained, evaluated or exported cannot differ from what was sampled.
-    template = config.template
+    template, given = config.template, json.loads(problem.get("messages") or "[]")
+    if given and template is None:  # somebody's own words: no style adds to them
+        own = [turn for turn in given if turn["role"] not in _SYSTEM_ROLES]
+        first = _turn("system", config.system) if config.system else given[0] if len(own) < len(given) else None
+        shown = [turn for one in config.examples for turn in _shown(one.statement, one.solution)]
+        return [*([first] if first else []), *shown, *own]
     text, file = (template.text, template.file) if template else _style(config.prompt_style)
     words, system = fill(text, file, problem)
     system = system if config.system is None else config.system
@@ -43,8 +50,13 @@ def conversation(problem: Mapping[str, Any], config: PromptConfig) -> list[dict[
     for example in config.examples:
         # an example is of the problem's own kind: the template chooses its words by that
         asked, _ = fill(text, file, {**problem, **example.model_dump()})
-        turns += [_turn("user", asked), _turn("assistant", example.solution)]
-    return [*turns, _turn("user", words)]
+        turns += _shown(asked, example.solution)
+    earlier = [turn for turn in given[:-1] if turn["role"] not in _SYSTEM_ROLES]
+    return [*turns, *earlier, _turn("user", words)]
+
+
+def _shown(asked: str, solution: str) -> list[dict[str, str]]:
+    return [_turn("user", asked), _turn("assistant", solution)]
 
 
 def _turn(role: str, content: str) -> dict[str, str]:

@@ -1,10 +1,11 @@
-"""Reads the rows of a file as they are: .jsonl, .json (both also .gz), .parquet, .arrow. Writes nothing.
+"""Reads the rows of a file as they are: .jsonl, .json (both also .gz), .csv, .parquet, .arrow. Writes nothing.
 
 Rows are read one at a time. A single problem of LiveCodeBench has 189 MB of tests, so nothing here holds a row that it
 has handed out. One row of a large row group in Parquet is decoded at a time. But Parquet reads at least a page, and a
 .json array is read whole.
 """
 
+import csv
 import gzip
 import json
 import re
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from oapl_core.errors import DataError
+from oapl_core.settings.problems import FILE_KINDS
 from oapl_core.storable import storable
 from oapl_core.tables import count_rows
 
-KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet", ".arrow")
 _READ_BYTES = 32 * 2**20  # size of a row group: above it, rows are decoded one by one, which costs time
 _MOST_ROWS = 64
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
@@ -25,7 +26,7 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 def is_readable(path: Path) -> bool:
     """Return whether the name has a suffix that `raw_rows` reads."""
-    return path.name.endswith(KINDS)
+    return path.name.endswith(FILE_KINDS)
 
 
 def raw_rows(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]]:
@@ -42,12 +43,14 @@ def raw_rows(path: Path, torn_is_none: bool = False) -> Iterator[tuple[int, Any]
         yield from _parquet_rows(path)
     elif path.suffix == ".arrow":
         yield from _arrow_rows(path)
+    elif path.suffix == ".csv":
+        yield from _csv_rows(path)
     elif path.name.endswith((".json", ".json.gz")):
         yield from _json_rows(path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
         yield from _json_lines(path, torn_is_none)
     else:
-        raise DataError(f"{path}: unknown kind of file; give one of {', '.join(KINDS)}")
+        raise DataError(f"{path}: unknown kind of file; give one of {', '.join(FILE_KINDS)}")
 
 
 def row_count(path: Path) -> int:
@@ -111,6 +114,26 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not JSON ({error}); fetch it again") from None
     yield from _json_lines(path) if rows is None else enumerate(rows, start=1)
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a CSV file whose first line has the columns' names; an empty field is null."""
+    number = 0
+    try:
+        # strict: else a quote that is never closed swallows the rest of the file as one field
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            for number, row in enumerate(reader, start=1):
+                if None in row or None in row.values():
+                    raise DataError(
+                        f"{path}: row {number} (line {reader.line_num}) has not the {len(reader.fieldnames or ())} "
+                        "fields of the first line; quote fields that have a comma or a line break"
+                    )
+                yield number, {name: value for name, value in row.items() if value != ""}
+    except csv.Error as error:
+        raise DataError(f"{path}: after row {number}: is not CSV ({error}); mend its quotes") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: after row {number}: is not UTF-8; save it in that encoding") from None
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -13,11 +13,12 @@ from types import MappingProxyType
 
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.model_files.model_folder import check_model_folder
-from oapl_core.model_files.model_hub import refuse_unpinned
+from oapl_core.model_files.model_hub import HUB, refuse_unpinned
 from oapl_core.objectives import OwnObjective
 from oapl_core.plugins.own_function import check_environment, check_import, check_objective
 from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.resolving import resolved
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
@@ -43,7 +44,7 @@ def find(source: Path, overrides: Sequence[str] = (), limit: int | None = None) 
         DataError: the folder is not a run's.
     """
     if not source.is_dir():
-        experiment = load_experiment(source, overrides)
+        experiment = resolved(load_experiment(source, overrides))
         if limit is not None:
             experiment = rehearsal(experiment, limit)
         return Run(experiment.run_dir, experiment)
@@ -97,7 +98,7 @@ def check(experiment: Experiment) -> None:
     for number, one in enumerate(experiment.rounds):
         named += [(f"rounds.{number}.rows", path) for path in one.source.files]
     for key, path in named:
-        if not path.is_file():
+        if not path.is_file() and not str(path).startswith(HUB):
             raise ConfigError(
                 f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"
             )

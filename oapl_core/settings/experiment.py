@@ -50,7 +50,7 @@ class EngineConfig(Settings):
     """Requests decoded at once. Unset: 256; on GPUs 512 where `max_model_len` is at most 8,192 tokens, and twice as
     many of a model of at most 2 billion weights. A GPU's memory may hold fewer (`oapl plan`)."""
     max_model_len: PositiveInt = 69632
-    """Longest prompt plus longest response, training or evaluation. Tokens."""
+    """Longest prompt plus longest response, training or evaluation; unset: their sum. Tokens."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type the engine computes in."""
     gpu_memory_utilization: Fraction = 0.9
@@ -206,6 +206,22 @@ class Experiment(Settings):
     @classmethod
     def _repeated(cls, rounds: tuple[RoundConfig, ...]) -> tuple[RoundConfig, ...]:
         return tuple(one.model_copy(update={"repeat": 1}) for one in rounds for _ in range(one.repeat))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _context_is_what_is_needed(cls, values: Any) -> Any:
+        groups = [values.get(name, {}) for name in ("engine", "problems", "sampling", "evaluation")]
+        if not all(isinstance(one, dict) for one in groups) or "max_model_len" in groups[0]:
+            return values
+        engine, problems, *answered = groups
+        defaults = SamplingConfig.model_fields, EvaluationConfig.model_fields
+        answers = [
+            one.get("max_tokens", known["max_tokens"].default) for one, known in zip(answered, defaults, strict=True)
+        ]
+        prompt = problems.get("max_prompt_tokens", ProblemsConfig.model_fields["max_prompt_tokens"].default)
+        if not all(isinstance(one, int) for one in (prompt, *answers)):
+            return values
+        return {**values, "engine": {**engine, "max_model_len": prompt + max(answers)}}
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

@@ -2,13 +2,22 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
 from oapl_core.errors import ConfigError
 from oapl_core.model_files import prompt_templates
+from oapl_core.model_files.model_hub import HUB, HUB_DATA
 from oapl_core.settings_group import Settings
+
+FILE_KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".parquet", ".arrow")
+"""Endings of the files that rows are read from."""
+MAPPED = (
+    "problem_id kind statement prompt answer tests entry_point starter_code checker language structure source "
+    "platform difficulty released"
+).split()
+"""Columns of a problem that may have other names in people's own files."""
 
 
 class PromptTemplate(Settings):
@@ -35,7 +44,11 @@ class PromptExample(Settings):
 
 
 def _listed(value: Any) -> Any:
-    return (value,) if isinstance(value, str | Path) else value
+    named = (value,) if isinstance(value, str | Path) else value
+    for one in named if isinstance(named, list | tuple) else ():
+        if str(one).startswith(HUB) and not HUB_DATA.fullmatch(str(one)):
+            raise ValueError(f"{one}: write hub:ORG/NAME, hub:ORG/NAME:SPLIT or hub:ORG/NAME@REVISION:SPLIT")
+    return named
 
 
 def read_text(path: Path) -> str:
@@ -77,8 +90,36 @@ def _examples(value: Any) -> Any:
     return examples
 
 
+def _in_folder(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.name.endswith(FILE_KINDS)) or [path]
+
+
 ProblemFiles = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 """One file or a list of them."""
+
+
+def _columns(value: dict[str, str]) -> dict[str, str]:
+    """Check that columns of ours are named, each once and from a place of its own."""
+    for ours in value:
+        if ours not in MAPPED:
+            raise ValueError(f"{ours!r} is no column of a problem; the columns are {', '.join(MAPPED)}")
+    for ours, theirs in value.items():
+        if other := next((name for name in value if name != ours and value[name] == theirs), None):
+            raise ValueError(f"`{other}` and `{ours}` are both read from {theirs!r}; each needs a column of its own")
+    return value
+
+
+class SplitConfig(Settings):
+    """Division of the problems of `train` where there are no files of held-out problems."""
+
+    heldout: PositiveInt
+    """Problems that are only ever measured on."""
+    validation: NonNegativeInt = 0
+    """Problems that choose the checkpoint."""
+    seed: NonNegativeInt = 0
+    """Seed of the choice, which depends on the statements alone and not on their order."""
 
 
 class PromptConfig(Settings):
@@ -116,21 +157,40 @@ class ProblemsConfig(PromptConfig):
     """Where the problems come from and how a prompt is made of one."""
 
     train: Annotated[ProblemFiles, Field(min_length=1)]
-    """Problem sets that rounds sample from: a file (.jsonl, .json, both also .gz, .parquet or .arrow), or a list
-    of files. A .json file holds one array of problems, or one problem in each line."""
+    """Problem sets that rounds sample from: a file, a folder of files, `hub:ORG/NAME[@REVISION][:SPLIT]`, or a list.
+    Files are .jsonl, .json (both also .gz), .csv, .parquet or .arrow. Rows are ours or another project's
+    (docs/problem_rows.md). A .json file holds one array of problems, or one problem in each line."""
+    columns: Annotated[dict[str, str], AfterValidator(_columns)] = Field(default_factory=dict)
+    """Names that our columns have in these files, such as `{statement = "question", answer = "final"}`; a point goes
+    into an object. Unset: our names, else those that other projects use."""
+    split: SplitConfig | None = None
+    """Take held-out and validation problems out of `train`, such as `{heldout = 200, validation = 100}`."""
     validation: ProblemFiles = ()
     """Files of the problems that choose the checkpoint; none: the last epoch is taken."""
-    heldout: Annotated[ProblemFiles, Field(min_length=1)]
-    """Files of problems that are only ever measured on; the column `source` of a problem tells several apart."""
+    heldout: ProblemFiles = ()
+    """Files of problems that are only ever measured on, or give `split`; the column `source` of a problem tells
+    several apart."""
     exclude: ProblemFiles = ()
     """Training problems to leave out: JSONL lists of `problem_id`, as `oapl problems --screen` writes them."""
     limit: PositiveInt | None = None
     """Take only so many problems of each file, the first ones, for a rehearsal; unset: all."""
 
+    @model_validator(mode="after")
+    def _something_is_measured(self) -> Self:
+        if self.split is None and not self.heldout:
+            raise ValueError(
+                "give `heldout`, files of problems that are only measured on, or split = {heldout = 200} to take them "
+                "out of `train`"
+            )
+        if self.split and (self.heldout or self.validation):
+            named = "heldout" if self.heldout else "validation"
+            raise ValueError(f"`split` and `{named}` exclude each other: leave one of them out")
+        return self
+
     def files(self, split: str) -> tuple[Path, ...]:
-        """Return the files of `train`, `validation` or `heldout`."""
+        """Return the files of `train`, `validation` or `heldout`; of a folder its files, by name."""
         paths: tuple[Path, ...] = getattr(self, split)
-        return paths
+        return tuple(file for path in paths for file in _in_folder(path))
 
     @property
     def slice(self) -> dict[str, Any]:

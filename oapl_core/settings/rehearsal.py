@@ -28,6 +28,9 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     problems, sampling, evaluation = values["problems"], values["sampling"], values["evaluation"]
     values["name"] = f"{experiment.name}-limit{limit}"
     problems["limit"] = limit
+    if division := experiment.problems.split:  # of one file as many for each split
+        parts = {"heldout": limit, "validation": limit if division.validation else 0}
+        problems |= {"limit": limit + sum(parts.values()), "split": problems["split"] | parts}
     sampling["group_size"] = min(experiment.sampling.group_size, _GROUP)
     sampling["problems_per_part"] = min(experiment.sampling.problems_per_part or limit, limit // 2)
     for settings in (sampling, evaluation):

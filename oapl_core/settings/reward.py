@@ -27,6 +27,10 @@ class PartsConfig(Settings):
     """Weight of the form: 1 for a response that has an answer where the verifier looks for one, 0 for any other. That
     is a code block or a box, after thinking has ended.
     """
+    f1: float = 0.0
+    """Weight of the F1 of words (SQuAD, arXiv 1606.05250) of an answer of kind `text` with its best gold, 0 to 1. For
+    other kinds the part is the verdict.
+    """
     length: float = 0.0
     """Weight of -|T - `length_target`|, T the response's tokens (LCPO-Exact, arXiv 2503.04697, eq. 1, whose alpha this
     is).

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
 from oapl_core.settings_group import Fraction, Settings
 
-ANSWER_RULES = ("last-box", "first-box", "hash", "number")
+ANSWER_RULES = ("last-box", "first-box", "hash", "number", "whole")
 
 
 def _answer_rule(value: Any) -> Any:
@@ -64,8 +64,12 @@ class VerifierConfig(Settings):
     """Run only so many tests of a problem, those with the longest inputs (DeepCoder: 15 for TACO and PrimeIntellect);
     unset: all of them."""
     answer: AnswerRule = "last-box"
-    r"""Answer to a maths problem that counts, after any thinking. `last-box` or `first-box`: \boxed{}. `hash`: the
-    text of the line after the first ####, as in GSM8K. `number`: the last one. {after = "The answer is"}: the text of
-    the line after its first appearance. {regex = "..."}: the first match; its first group, if it has one.
+    r"""Answer to a problem of kind `math` or `text` that counts, after any thinking. `last-box` or `first-box`:
+    \boxed{}. `hash`: the text of the line after the first ####, as in GSM8K. `number`: the last one. `whole`: all that
+    is said. {after = "The answer is"}: the text of the line after its first appearance. {regex = "..."}: the first
+    match; its first group, if it has one.
     docs/maths.md.
     """
+    text: Literal["normalised", "exact"] = "normalised"
+    """Equality of answers of kind `text`. `normalised`: SQuAD's, without case, punctuation and articles; a gold of one
+    letter is that of a choice. `exact`: letter by letter."""

@@ -123,6 +123,8 @@ def maths_by(rule: "AnswerRule", response: str, is_thinking: bool = False) -> st
     text = final_part(response, is_thinking)
     if rule == "first-box":
         return _first_box(text)
+    if rule == "whole":
+        return short(text)
     if rule == "number":
         numbers = _NUMBER.findall(text)
         return short(numbers[-1] if numbers else None)

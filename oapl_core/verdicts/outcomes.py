@@ -19,12 +19,16 @@ class Outcome(StrEnum):
     NOT_JUDGEABLE = "not_judgeable"
     NO_ANSWER = "no_answer"
     TRUNCATED = "truncated"
+    OPEN = "open"
     VERIFIER_ERROR = "verifier_error"
 
     @property
     def reward(self) -> float | None:
-        """1 for passed, 0 for every other judgement, None where there is none: a broken verifier is no evidence."""
-        if self is Outcome.VERIFIER_ERROR:
+        """1 for passed, 0 for every other judgement, None where there is none.
+
+        A broken verifier is no evidence, and an open question has no gold: only `[reward]` or an environment judges it.
+        """
+        if self in (Outcome.VERIFIER_ERROR, Outcome.OPEN):
             return None
         return CORRECT if self is Outcome.PASSED else 0.0
 
@@ -35,7 +39,14 @@ class Outcome(StrEnum):
 
 
 _REPEATABLE = frozenset(
-    {Outcome.PASSED, Outcome.WRONG_ANSWER, Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.NOT_JUDGEABLE}
+    {
+        Outcome.PASSED,
+        Outcome.WRONG_ANSWER,
+        Outcome.RUNTIME_ERROR,
+        Outcome.COMPILE_ERROR,
+        Outcome.NOT_JUDGEABLE,
+        Outcome.OPEN,
+    }
 )
 
 

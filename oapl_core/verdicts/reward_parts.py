@@ -4,17 +4,22 @@ Sources and defaults: oapl_core/settings/reward.py.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.verdicts.outcomes import Outcome
+from oapl_core.verdicts.text_equality import f1
 from oapl_core.verdicts.verifier import Verdict
 
 
-def parts(config: RewardConfig, longest: int, verdict: Verdict, text: str, tokens: int) -> Mapping[str, float]:
+def parts(
+    config: RewardConfig, longest: int, problem: Mapping[str, Any], verdict: Verdict, text: str, tokens: int
+) -> Mapping[str, float]:
     """Compute every part that counts but the person's own function; ``longest``: L_max, ``tokens``: the response's."""
     known = {
         "verdict": lambda: float(verdict.outcome is Outcome.PASSED),
         "tests": lambda: share_of_tests(verdict),
+        "f1": lambda: share_of_words(problem, verdict),
         "format": lambda: float(verdict.answer is not None),
         "length": lambda: -abs(float(tokens - config.length_target)),
         "overlong": lambda: soft_overlong(tokens, longest, config.overlong_tokens),
@@ -28,6 +33,13 @@ def share_of_tests(verdict: Verdict) -> float:
     if verdict.tests_run:
         return verdict.tests_passed / verdict.tests_run
     return float(verdict.outcome is Outcome.PASSED)
+
+
+def share_of_words(problem: Mapping[str, Any], verdict: Verdict) -> float:
+    """Return the F1 of the words of an answer with its best gold; of a problem that is not of kind text the verdict."""
+    if problem["kind"] != "text" or verdict.answer is None:
+        return float(verdict.outcome is Outcome.PASSED)
+    return f1(problem, verdict.answer)
 
 
 def soft_overlong(tokens: int, longest: int, cache: int) -> float:

@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 from oapl_core import plugins
 from oapl_core.settings.reward import RewardConfig, threshold
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.storable import json_object
 from oapl_core.tables import REWARD_PREFIX, as_stored
 from oapl_core.verdicts.canaries import KINDS
 from oapl_core.verdicts.environment_rewards import Played, by_environment
@@ -51,7 +52,7 @@ class Judged:
         verdict = {name: getattr(self.verdict, name) for name in _TOLD}
         verdict |= {"outcome": str(self.verdict.outcome), "reward": self.verdict.outcome.reward}
         verdict |= {"environment": self.environment, "response_tokens": self.tokens}
-        return FunctionCall(self.problem, self.text, verdict)
+        return FunctionCall({**json_object(self.problem.get("info")), **self.problem}, self.text, verdict)
 
     @property
     def environment(self) -> float | None:
@@ -208,7 +209,7 @@ class Rewarder:
         self, config: RewardConfig, row: Judged, returned: Mapping[str, Returned], names: Sequence[str]
     ) -> Verdict:
         """Return the verdict with the sum of its parts as its reward, and a column for each of ``names``."""
-        worth = dict(parts(config, self._longest, row.verdict, row.text, row.tokens))
+        worth = dict(parts(config, self._longest, row.problem, row.verdict, row.text, row.tokens))
         # columns of nulls where a function returned none: every part of a round has the same ones
         worth |= {part: found.value for part, found in returned.items() if found.value is not None}
         worth |= {} if row.environment is None else {"environment": row.environment}

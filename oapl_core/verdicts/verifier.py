@@ -24,6 +24,7 @@ from oapl_core.verdicts.canaries import KINDS, canaries
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
 from oapl_core.verdicts.rules import GradingRules
+from oapl_core.verdicts.text_equality import is_equal
 from oapl_core.verdicts.workers.maths_pool import MathsPool, MathsWorkerDied
 
 VERIFIER_VERSION = "5"
@@ -221,8 +222,10 @@ class Verifier:
         self, problem: Mapping[str, Any], text: str, finish_reason: str | None, rule: AnswerRule
     ) -> Verdict | _Job:
         """Return the answer to judge, or the verdict on a response without one."""
-        is_thinking = bool(problem.get("is_thinking"))
-        if problem["kind"] == "math":
+        is_thinking, is_cut = bool(problem.get("is_thinking")), finish_reason == "length"
+        if problem["kind"] == "open":
+            answer = None if is_cut else extraction.final_part(text, is_thinking).strip() or None
+        elif problem["kind"] in ("math", "text"):
             try:
                 answer = self._maths_answer(rule, text, is_thinking)
             except (TimeoutError, MathsWorkerDied) as error:
@@ -230,10 +233,10 @@ class Verifier:
         else:
             toolchain = toolchain_of(problem)
             tags = toolchain.fences if toolchain else extraction.PYTHON
-            answer = extraction.program(text, is_thinking, finish_reason == "length", tags)
+            answer = extraction.program(text, is_thinking, is_cut, tags)
         if answer is not None:
             return _Job(problem, answer)
-        outcome = Outcome.TRUNCATED if finish_reason == "length" else Outcome.NO_ANSWER
+        outcome = Outcome.TRUNCATED if is_cut else Outcome.NO_ANSWER
         return Verdict(problem["problem_id"], outcome, None, self.sandbox_level)
 
     def _maths_answer(self, rule: AnswerRule, text: str, is_thinking: bool) -> str | None:
@@ -268,8 +271,13 @@ class Verifier:
         return blank
 
     def _grade(self, job: _Job, blank: Verdict) -> Verdict:
-        problem = job.problem
-        if problem["kind"] == "math":
+        problem, kind = job.problem, job.problem["kind"]
+        if kind == "open":
+            return replace(blank, outcome=Outcome.OPEN, excerpt=None)
+        if kind == "text" and not problem.get("checker"):
+            equal = is_equal(problem, job.answer, self._config.text == "exact")
+            return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
+        if kind in ("math", "text"):
             if problem.get("checker"):
                 equal = bool(resolve(problem["checker"])("", problem["answer"], job.answer))
             else:

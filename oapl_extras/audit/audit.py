@@ -21,6 +21,7 @@ from typing import Any
 
 from oapl_core.checkers import resolve
 from oapl_core.errors import DataError, StageFailed
+from oapl_core.problems.problem_set import PROGRAMS
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.seeds import derive_seed
@@ -81,7 +82,7 @@ def audit(run: Run, number: int, fraction: float = DEFAULT_FRACTION) -> None:
 def _chosen(run: Run, number: int, fraction: float) -> tuple[list[dict[str, Any]], int]:
     """Rollout, problem and program of the passes to audit, and how many passed programs there are."""
     kinds = read_table(run.problems, PROBLEMS, ["problem_id", "kind"]).to_pylist()
-    programs = {row["problem_id"] for row in kinds if row["kind"] != "math"}
+    programs = {row["problem_id"] for row in kinds if row["kind"] in PROGRAMS}
     passed = [
         row["rollout_id"]
         for row in _verdicts(run, number, ["rollout_id", "problem_id", "outcome"])

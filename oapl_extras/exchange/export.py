@@ -16,6 +16,7 @@ from oapl_core import tables
 from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_files.model_folder import load_tokenizer
+from oapl_core.problems.ground_truth import to_text
 from oapl_core.problems.prompts import conversation
 from oapl_core.progress import say
 from oapl_core.run_folder.recorded import IMPORTED
@@ -24,7 +25,6 @@ from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 from oapl_core.storable import json_text
 from oapl_core.turns import columns, is_trajectory, recorded
-from oapl_extras.exchange.ground_truth import to_text
 from oapl_extras.exchange.messages import conversations_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any
         name: {
             "data_source": known[name]["structure"] or run.root.name,
             "prompt": conversation(known[name], wording),
-            "ability": "math" if known[name]["kind"] == "math" else "code",
+            "ability": {"math": "math", "text": "text", "open": "open"}.get(known[name]["kind"], "code"),
             "reward_model": {"style": "rule", "ground_truth": to_text(known[name])},
             "extra_info": {"split": known[name]["split"], "index": first_index + i, "problem_id": name},
         }

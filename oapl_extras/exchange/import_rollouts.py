@@ -26,8 +26,10 @@ from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.model_files.model_folder import load_tokenizer
+from oapl_core.problems.dividing import ProblemSets
 from oapl_core.problems.encoding import load_encoder
-from oapl_core.problems.prepare import prepare, problems_of, prompts, too_long
+from oapl_core.problems.ground_truth import from_text
+from oapl_core.problems.prepare import prepare, prompts, too_long
 from oapl_core.problems.repeated import Repeated
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
@@ -40,7 +42,6 @@ from oapl_core.stage import run_verb
 from oapl_core.turns import spans
 from oapl_extras.exchange.dumped_files import converted, files_of, weights_of
 from oapl_extras.exchange.formats import FORMATS
-from oapl_extras.exchange.ground_truth import from_text
 from oapl_extras.exchange.grouping import Group, GroupedRows
 from oapl_extras.exchange.imported_rows import (
     NOTHING_SAID,
@@ -160,7 +161,7 @@ def _write_problems(job: _Import) -> None:
     run, sets = job.run, job.run.config.problems
 
     def measured() -> Iterator[dict[str, Any]]:
-        yield from problems_of(sets, ("validation", "heldout"))
+        yield from ProblemSets(sets).problems(("validation", "heldout"))
 
     def problems() -> Iterator[dict[str, Any]]:
         yield from (_problem(problem, group, job.prompts.statement(group)) for problem, group in job.groups())

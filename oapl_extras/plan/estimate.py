@@ -45,8 +45,8 @@ class ProblemCounts:
     """Bytes of all problems with their tests."""
     read: Mapping[int, int] = field(default_factory=dict)
     """Rows that a round which samples none may train on, by round."""
-    repeated: Mapping[str, Any] = field(default_factory=dict)
-    """Measured problems that have the statement of a training problem, as the ledger counts them."""
+    left_out: Mapping[str, Any] = field(default_factory=dict)
+    """Problems left out since a measured one has their statement, as the ledger counts them."""
 
 
 @dataclass(frozen=True)

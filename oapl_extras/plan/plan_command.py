@@ -17,13 +17,12 @@ from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import numbers_table, print_json, tell
 from oapl_core.errors import ConfigError
 from oapl_core.planning.model_size import ModelSize
-from oapl_core.planning.warnings import batch_too_large, repeated_statements
+from oapl_core.planning.warnings import batch_too_large, left_out_statements
 from oapl_core.plugins.own_function import check_environment
 from oapl_core.pretraining.solutions import check_solutions
-from oapl_core.problems.prepare import problems_of
+from oapl_core.problems.dividing import ProblemSets
 from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows, row_count
-from oapl_core.problems.repeated import Repeated
 from oapl_core.run_folder.opening import find
 from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
@@ -31,6 +30,7 @@ from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, tokens_
 from oapl_extras.plan.fitting import Fit, planned
 from oapl_extras.plan.known_size import known_size
 from oapl_extras.plan.speeds import with_speeds
+from oapl_extras.plan.temperatures import temperatures
 
 _ASSUMED = (
     "prompt_tokens answer_tokens answer_spread engine_start_s kept_share verification_s gpu_gb gpu_tb_per_s gpu_tflops "
@@ -80,6 +80,7 @@ def lines(experiment: Experiment) -> list[str]:
         *(("warning", line) for line in _warned(experiment, made, problems)),
         ("disk", f"{readable(sum(made.disk.values()))}: {sizes}"),
         ("disk while training", f"{readable(made.states)} of states more"),
+        *temperatures(experiment),
         ("assumed", _assumed(experiment, model)),
     ]
     below = Table.grid(padding=(0, 2))
@@ -133,13 +134,12 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
         ConfigError: a file is not there and `[estimate]` does not say.
         DataError: a file that is there is not what a run accepts.
     """
-    sets, repeated, counts = experiment.problems, Repeated(), Counter[str]()
+    sets, counts = experiment.problems, Counter[str]()
     there = {split: sets.files(split) for split in SPLITS if all(file.is_file() for file in sets.files(split))}
     size = float(sum(file.stat().st_size for files in there.values() for file in files))
-    if size <= _READ_BYTES:
-        excluded = sets.exclude if "train" in there else ()
-        read = problems_of(sets.model_copy(update={"exclude": excluded}), tuple(there))
-        counts.update(problem["split"] for problem in repeated.watched(read))
+    read = ProblemSets(sets if "train" in there else sets.model_copy(update={"exclude": ()}))
+    if size <= _READ_BYTES and (sets.split is None or "train" in there):
+        counts.update(problem["split"] for problem in read.problems(tuple(there)))
     else:
         most = sets.limit or sys.maxsize
         counts.update({split: sum(min(row_count(file), most) for file in files) for split, files in there.items()})
@@ -150,9 +150,12 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     size = min(size, guessed * counts.total()) if sets.limit else size
     stated = {split: _stated(experiment, split) for split in SPLITS if split not in there}
     counts.update(stated)
+    if sets.split and not counts["heldout"]:  # counted and not read
+        counts.update({"heldout": sets.split.heldout, "validation": sets.split.validation})
+        counts["train"] = max(0, counts["train"] - sets.split.heldout - sets.split.validation)
     size += guessed * sum(stated.values())
     train, validation, heldout = (counts[split] for split in ("train", "validation", "heldout"))
-    return ProblemCounts(train, validation, heldout, size, _read(experiment), repeated.details)
+    return ProblemCounts(train, validation, heldout, size, _read(experiment), read.details)
 
 
 def _stated(experiment: Experiment, split: str) -> int:
@@ -218,7 +221,7 @@ def _steps(steps: int, checkpoints: int) -> str:
 
 def _warned(experiment: Experiment, made: Estimate, problems: ProblemCounts) -> list[str]:
     """Collect lines about what could be started and is hardly meant."""
-    found = [repeated_statements(problems.repeated)]
+    found = [left_out_statements(problems.left_out)]
     seen = set[int]()
     for number, one in enumerate(made.rounds):
         batch = experiment.training_of(number).batch_size

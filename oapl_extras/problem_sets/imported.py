@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oapl_core.problems.problem_set import Dropped as Dropped  # readers of rows name it here
+from oapl_core.problems.compressed_tests import Dropped as Dropped  # readers of rows name it here
 
 Tests = list[dict[str, str]]
 """``{"input", "output"}`` as in tables.PROBLEMS."""

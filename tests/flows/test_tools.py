@@ -39,9 +39,10 @@ evaluation = {{heldout_samples = 1, max_tokens = 150}}
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("tools")
     write_tiny_model(folder / "model", sharpness=6)
-    for split, count in (("train", PROBLEMS), ("heldout", 2)):
+    for split, first, count in (("train", 0, PROBLEMS), ("heldout", PROBLEMS, 2)):
         problems = [
-            {"problem_id": f"{split}-{n}", "statement": f"{n} + {n}?", "answer": str(2 * n)} for n in range(count)
+            {"problem_id": f"{split}-{n}", "statement": f"{n} + {n}?", "answer": str(2 * n)}
+            for n in range(first, first + count)
         ]
         lines = [json.dumps({"split": split, "kind": "math", **problem}) for problem in problems]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oapl_core import tables
-from oapl_core.errors import DataError
+from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prepare import prepare, prompts, too_long
 from oapl_core.run_folder.run import Run
@@ -17,8 +17,9 @@ from oapl_core.settings.problems import PromptConfig
 from tests.tiny_model import write_tiny_model
 
 
-def problem(name: str, split: str, statement: str = "Print 1.") -> dict[str, Any]:
-    return {"problem_id": name, "split": split, "kind": "math", "statement": statement, "answer": "1"}
+def problem(name: str, split: str, statement: str | None = None) -> dict[str, Any]:
+    asked = statement or f"Print {name}."
+    return {"problem_id": name, "split": split, "kind": "math", "statement": asked, "answer": "1"}
 
 
 def write_set(path: Path, *rows: dict[str, Any]) -> Path:
@@ -78,7 +79,7 @@ def test_prompts_are_made_of_any_problems_in_their_order_and_what_is_too_long_is
 
 def test_several_files_of_a_split_are_told_apart_and_each_is_limited(tmp_path: Path, model: Path) -> None:
     files = [write_set(tmp_path / f"{n}.jsonl", *(problem(f"{n}{i}", "heldout") for i in range(3))) for n in "xy"]
-    named = {"problem_id": "z", "kind": "math", "statement": "?", "answer": "1", "source": "aime25"}
+    named = {"problem_id": "z", "kind": "math", "statement": "Print z.", "answer": "1", "source": "aime25"}
     train = write_set(tmp_path / "train.v2.jsonl", problem("t", "train"), named)
     sets = {"train": str(train), "heldout": [str(file) for file in files], "limit": 2}
     values = {"name": "p", "runs_dir": str(tmp_path / "runs"), "model": str(model), "problems": sets}
@@ -105,43 +106,99 @@ REPEATED = [
     problem("h2", "heldout", "And 2?"),
     problem("h3", "heldout", "What is 1 + 2?"),
 ]
+MORE = [problem("d", "train"), problem("w", "validation")]
 
 
 @pytest.mark.parametrize(
-    ("rows", "counts"),
+    ("rows", "counts", "kept"),
     [
-        (REPEATED, {"validation": 1, "heldout": 2, "first": ["h2", "c"]}),
-        (REPEATED[:5], {"validation": 1, "first": ["v", "a"]}),
-        ([REPEATED[0], *REPEATED[3:5], REPEATED[4] | {"problem_id": "h9"}], {"validation": 1, "first": ["v", "a"]}),
-        (ROWS[1:], None),
+        (REPEATED, {"train": 3, "validation": 1, "first": ["a", "v"]}, ["d", "w", "h1", "h2", "h3"]),
+        (REPEATED[:6], {"train": 3, "first": ["a", "v"]}, ["d", "v", "w", "h1", "h2"]),
+        (ROWS[1:], None, ["b", "c", "d"]),
     ],
 )
-def test_measured_problems_with_the_statement_of_a_training_problem_are_counted_and_said(
+def test_problems_with_the_statement_of_one_that_is_measured_are_left_out_counted_and_said(
     tmp_path: Path,
     model: Path,
     capsys: pytest.CaptureFixture[str],
     rows: list[dict[str, Any]],
     counts: dict[str, Any] | None,
+    kept: list[str],
 ) -> None:
-    run = run_with(tmp_path, model, rows, limit=400)
+    run = run_with(tmp_path, model, [*rows, *MORE] if counts else rows, limit=400)
     prepare(run)
-    assert run.ledger.artifacts()["problems.parquet"].details.get("measured_in_training") == counts
-    assert tables.count_rows(run.problems) == len(rows), "all of them stay"
-    warned = [line for line in capsys.readouterr().out.splitlines() if "warning: " in line]
-    assert len(warned) == bool(counts)
+    assert run.ledger.artifacts()["problems.parquet"].details.get("left_out") == counts
+    names = tables.read_table(run.problems, tables.PROBLEMS, ["problem_id"])["problem_id"].to_pylist()
+    assert names == kept
+    said = [line for line in capsys.readouterr().out.splitlines() if "left out, as a problem" in line]
+    assert len(said) == bool(counts)
     if counts:
-        said = f"{counts['heldout']} held-out, 1 validation" if "heldout" in counts else "1 validation"
-        assert f"measured problems with the statement of a training problem: {said} (" in warned[0]
-        assert "first: {!r}, that of {!r}".format(*counts["first"]) in warned[0]
+        assert f"{counts['train']} of train" in said[0]
+        assert "first: {!r}, that of {!r}".format(*counts["first"]) in said[0]
 
 
-def test_a_training_problem_that_is_left_out_repeats_nothing(tmp_path: Path, model: Path) -> None:
-    run = run_with(tmp_path, model, REPEATED)
-    left_out = write_set(tmp_path / "no.jsonl", {"problem_id": "a"}, {"problem_id": "b"})
-    problems = run.config.problems.model_copy(update={"exclude": (left_out,)})
+def test_a_training_problem_that_is_excluded_is_not_counted_as_repeated(tmp_path: Path, model: Path) -> None:
+    run = run_with(tmp_path, model, [*REPEATED, *MORE])
+    excluded = write_set(tmp_path / "no.jsonl", {"problem_id": "a"}, {"problem_id": "b"})
+    problems = run.config.problems.model_copy(update={"exclude": (excluded,)})
     prepare(Run.create(run.config.model_copy(update={"name": "other", "problems": problems})))
     details = Run.open(tmp_path / "runs/other-seed0").ledger.artifacts()["problems.parquet"].details
-    assert details["measured_in_training"] == {"heldout": 1, "first": ["h2", "c"]}
+    assert details["left_out"] == {"train": 1, "validation": 1, "first": ["c", "h2"]}
+
+
+def test_nothing_left_to_train_on_is_said(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(DataError, match=r"train.jsonl: all 2 problems of train are measured in another split, too"):
+        prepare(run_with(tmp_path, model, [*REPEATED[:2], *REPEATED[3:5]]))
+
+
+def divided(tmp_path: Path, model: Path, rows: list[dict[str, Any]], **split: int) -> Run:
+    file = write_set(tmp_path / "all.jsonl", *rows)
+    problems = {"train": str(file), "split": split, "prompt_style": "plain"}
+    values = {"name": "p", "runs_dir": str(tmp_path / "runs"), "model": str(model), "problems": problems}
+    return Run.create(parse_experiment(values, "test"))
+
+
+def test_one_file_is_divided_by_its_statements_whatever_their_order(tmp_path: Path, model: Path) -> None:
+    rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(20)]
+    rows += [{"question": "what is 0 + 1?", "answer": "1"}, {"question": "What is 1 + 1?", "answer": "2"}]
+    found = []
+    for folder, given in (("a", rows), ("b", rows[::-1])):
+        (tmp_path / folder).mkdir()
+        run = divided(tmp_path / folder, model, given, heldout=9, validation=5, seed=3)
+        prepare(run)
+        table = tables.read_table(run.problems, tables.PROBLEMS, ["split", "statement"]).to_pylist()
+        found.append({(row["split"], row["statement"].casefold()) for row in table})
+        assert [row["split"] for row in table].count("heldout") == 9
+        assert [row["split"] for row in table].count("validation") == 5
+        left_out = run.ledger.artifacts()["problems.parquet"].details.get("left_out", {})
+        assert len(table) == 22 - sum(left_out.get(split, 0) for split in ("heldout", "validation"))
+        assert tables.count_rows(run.prompts) == len(table)
+    assert found[0] == found[1]
+
+
+def test_a_division_that_leaves_nothing_to_train_on_is_refused(tmp_path: Path, model: Path) -> None:
+    rows = [{"question": f"What is {n} + 1?", "answer": "1"} for n in range(4)]
+    with pytest.raises(DataError, match=r"all.jsonl: has 4 different problems, and problems.split takes 4 of them"):
+        prepare(divided(tmp_path, model, rows, heldout=4))
+
+
+def test_rows_that_all_ask_the_same_are_refused(tmp_path: Path, model: Path) -> None:
+    rows = [{"question": "Solve it.", "text": str(n), "answer": "1"} for n in range(4)]
+    train = write_set(tmp_path / "train.jsonl", *rows)
+    sets = {"train": str(train), "heldout": str(write_set(tmp_path / "h.jsonl", problem("h", "heldout")))}
+    values = {"name": "p", "runs_dir": str(tmp_path / "runs"), "model": str(model), "problems": sets}
+    with pytest.raises(DataError, match=r"train.jsonl: all 4 rows ask the same; name the column that differs"):
+        prepare(Run.create(parse_experiment(values, "test")))
+
+
+def test_an_open_question_without_a_reward_is_refused_before_anything_is_sampled(tmp_path: Path, model: Path) -> None:
+    run = run_with(tmp_path, model, ROWS)
+    write_set(tmp_path / "train.jsonl", {"prompt": "Write a poem."}, {"prompt": "Write a song."})
+    with pytest.raises(
+        ConfigError, match=r"'.*train-1' has no gold and no tests: give \[reward\] a function or a judge"
+    ):
+        prepare(run)
+    assert not run.problems.exists()
 
 
 def test_prompt_ids_are_the_chat_template_with_the_answer_opened(tmp_path: Path, model: Path) -> None:
@@ -151,11 +208,11 @@ def test_prompt_ids_are_the_chat_template_with_the_answer_opened(tmp_path: Path,
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     row = tables.read_table(run.prompts, tables.PROMPTS).to_pylist()[0]
-    conversation = [{"role": "user", "content": "Print 1."}]
+    conversation = [{"role": "user", "content": "Print a."}]
     expected = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
     assert row["prompt_ids"] == expected
     assert (
-        tokenizer.decode(expected) == row["prompt"] == "<|im_start|>user\nPrint 1.<|im_end|>\n<|im_start|>assistant\n"
+        tokenizer.decode(expected) == row["prompt"] == "<|im_start|>user\nPrint a.<|im_end|>\n<|im_start|>assistant\n"
     )
 
 

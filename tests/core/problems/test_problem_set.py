@@ -111,7 +111,7 @@ def test_the_split_may_be_left_out(tmp_path: Path) -> None:
         ({"answer": 3}, "`answer` must be a text"),
         ({"kind": "math", "tests": [], "answer": " "}, "needs an `answer`"),
         ({"kind": "math", "answer": "2"}, "has no `tests`"),
-        ({"rating": "hard"}, "unknown column `rating`"),
+        ({"messages": 3}, "a prompt must be a text or a list"),
         ({"difficulty": 3}, "`difficulty` must be a text"),
     ],
 )
@@ -178,7 +178,7 @@ def test_an_id_used_twice_is_named_with_both_places(tmp_path: Path) -> None:
 def test_files_that_cannot_be_problem_sets_are_refused(tmp_path: Path) -> None:
     assert "no such problem set" in complaint(tmp_path / "missing.jsonl")
     assert "is a folder" in complaint(tmp_path)
-    assert "unknown kind of file" in complaint(write(tmp_path / "a.csv", MATH))
+    assert "unknown kind of file" in complaint(write(tmp_path / "a.xlsx", MATH))
     assert "holds no problems" in complaint(write(tmp_path / "empty.jsonl"))
 
 

@@ -60,7 +60,7 @@ def test_a_split_is_a_file_or_several_and_validation_may_have_none(minimal: Path
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("problems.heldout=[]", "`problems.heldout`"),
+        ("problems.heldout=[]", "`problems`: give `heldout`"),
         ("training.learning_rat=1", "unknown key `training.learning_rat`; did you mean `learning_rate`?"),
         ("rewards.right_from=1", "unknown key `rewards`; did you mean `reward`?"),
         ("rounds=[{epoch = 1}]", "unknown key `rounds.0.epoch`; did you mean `epochs`?"),

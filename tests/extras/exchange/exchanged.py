@@ -36,7 +36,11 @@ REWARDS: dict[str, list[float | None]] = {"sum": [1.0, 0.0, 0.0], "most": [1.0, 
 def make_run(folder: Path, model: Path, name: str = "a", **changes: Any) -> Run:
     """A run of one round over PROBLEMS; nothing is written but its folder and the problem sets."""
     for split in ("train", "validation", "heldout"):
-        rows = PROBLEMS if split == "train" else [PROBLEMS[2] | {"problem_id": split}]
+        rows = (
+            PROBLEMS
+            if split == "train"
+            else [PROBLEMS[2] | {"problem_id": split, "statement": f"2 squared, of {split}?"}]
+        )
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     values = {
         "name": name,

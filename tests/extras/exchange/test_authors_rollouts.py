@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+from oapl_core.problems.ground_truth import from_text
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
-from oapl_extras.exchange.ground_truth import from_text
 from oapl_extras.exchange.import_rollouts import import_rollouts
 from oapl_extras.exchange.imported_rows import Assumed
 from tests.extras.exchange.exchanged import Row

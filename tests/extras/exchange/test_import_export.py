@@ -28,7 +28,8 @@ def experiment(tmp_path: Path) -> Path:
     """An experiment file with a model and problem sets of its own."""
     model = write_tiny_model(tmp_path / "model")
     for split in ("train", "validation", "heldout"):
-        (tmp_path / f"{split}.jsonl").write_text(json.dumps(PROBLEMS[2] | {"problem_id": split}) + "\n")
+        row = PROBLEMS[2] | {"problem_id": split, "statement": f"2 squared, of {split}?"}
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
     sets = "\n".join(f'{split} = "{tmp_path}/{split}.jsonl"' for split in ("train", "validation", "heldout"))
     text = f"""name = "taken"
 runs_dir = "{tmp_path}/runs"

@@ -227,12 +227,12 @@ def test_what_is_hardly_meant_is_warned_of(tmp_path: Path) -> None:
 
     def warned(*overrides: str) -> list[str]:
         text = " ".join("\n".join(lines(load_experiment(EXPERIMENTS / "math.toml", [*config, *overrides]))).split())
-        return re.findall(r"warning ((?:batch_size|measured).*?)(?: \(|: no)", text)
+        return re.findall(r"warning ((?:batch_size|left out).*?)(?: \(|: no)", text)
 
-    repeated = "measured problems with the statement of a training problem: 1 held-out"
+    repeated = "left out, as a problem that is measured has the same statement: 1 of train"
     of_demonstrations = "batch_size = 6 is more than the 5 sequences of round 0"
-    assert warned(*shown) == [repeated, of_demonstrations, "batch_size = 41 is more than the 40 sequences of round 1"]
-    assert warned("training.batch_size=40", f"problems.heldout={EXPERIMENTS}/../../data/demo/heldout.jsonl") == []
+    assert warned(*shown) == [repeated, of_demonstrations, "batch_size = 41 is more than the 32 sequences of round 1"]
+    assert warned("training.batch_size=32", f"problems.heldout={EXPERIMENTS}/../../data/demo/heldout.jsonl") == []
 
 
 def test_a_round_of_demonstrations_is_a_line_of_its_own(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from oapl_core.problems.compressed_tests import RefusedPickle, private_tests
-from oapl_core.problems.problem_set import Dropped
+from oapl_core.problems.compressed_tests import Dropped, RefusedPickle, private_tests
 
 _PACKED = 32
 """Fewest characters of packed tests."""
@@ -19,8 +18,8 @@ _PACKED = 32
 
 def to_text(problem: Mapping[str, Any]) -> str:
     """Write the ground truth of a problem of tables.PROBLEMS."""
-    if problem["kind"] == "math":
-        return str(problem["answer"])
+    if problem["kind"] in ("math", "text", "open"):
+        return str(problem["answer"] or "")
     inputs = [test["input"] for test in problem["tests"]]
     if problem["kind"] == "function":
         inputs = [_lines(text) for text in inputs]
@@ -40,9 +39,19 @@ def from_text(text: str | None) -> dict[str, Any]:
     except ValueError:
         truth = _unpacked(text or "")
     # An answer such as 4 is JSON, too: what has no pairs of inputs and outputs is taken as an answer.
-    pairs, name, extra = _pairs(truth)
+    found = tests_of(truth)
+    return found or {"kind": "math", "entry_point": None, "tests": [], "answer": text or "", "checker": None}
+
+
+def tests_of(truth: Any) -> dict[str, Any] | None:
+    """Make ``kind``, ``entry_point``, ``tests``, ``answer`` and ``checker`` of parsed tests; None of anything else.
+
+    Beside the forms above that is ``{"test_cases": [...]}``, which prime-rl's sets have.
+    """
+    cases = truth.get("test_cases") if isinstance(truth, dict) else None
+    pairs, name, extra = _pairs(truth if cases is None else cases)
     if not pairs:
-        return {"kind": "math", "entry_point": None, "tests": [], "answer": text or "", "checker": None}
+        return None
     kind = extra.get("kind") or ("function" if name else "stdin")
     arguments = _array if kind == "function" else _plain
     tests = [{"input": arguments(given), "output": _plain(wanted)} for given, wanted in pairs]

@@ -1,0 +1,1 @@
+"""Rows as their owners write them: others' columns, chat messages, data sets of the hub (docs/problem_rows.md)."""
