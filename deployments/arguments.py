@@ -1,10 +1,12 @@
 """Arguments and options that several commands of `oapl` take, each with its help."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from oapl_core.errors import ConfigError
 from oapl_core.run_folder.run import Run
 
 OpenedRun = Annotated[
@@ -27,20 +29,25 @@ _MOVED = {
     "evaluate": "n=samples limit=problems.limit from=problems.path "
     "style=prompt_style thinking k=ks temperature top-p max-tokens max-prompt-tokens seed window=problems.window "
     "revision=problems.revision split=problems.split release=problems.release faulty=problems.faulty",
-    "problems": "revision release split window faulty minimum-tests longest-tests cpu-s similarity distinct limit",
-    "prompt": "style=prompt_style template system examples chat thinking",
+    "plan": "model-parameters=estimate.model_parameters",
+    "problems": "from=path revision release split window faulty minimum-tests longest-tests cpu-s similarity "
+    "distinct limit",
+    "prompt": "from=path style=prompt_style template system examples chat thinking",
     "gym": "size seed split",
-    "import": "reward=source.reward temperature=source.temperature end-token=source.end_token=true",
-    "push": "license data private=private=true",
+    "import": "format=source.format reward=source.reward temperature=source.temperature "
+    "end-token=source.end_token=true",
+    "join": "idle",
+    "push": "what epoch license data private=private=true",
+    "verify": "write=--as=stored",
+    "watch": "once=--every=0",
 }
-"""Options of releases 0.1.0 and 0.2.0 that are settings now, by command; goes with release 0.4.0."""
+"""Options of releases 0.1.0 and 0.2.0 by command, with what is written instead; goes with release 0.4.0."""
 
 
-def moved(command: str, option: str) -> str | None:
-    """Return what to write instead of an option of the releases before; None: it was none."""
-    if (command, option) == ("verify", "--write"):
-        return "--as stored"
-    pairs = (word.partition("=") for word in _MOVED.get(command, "").split())
+def refuse_moved(command: str, words: Iterable[str]) -> None:
+    """Refuse an option of the releases before. Raises ConfigError, one line that says what to write instead."""
+    pairs = (pair.partition("=") for pair in _MOVED.get(command, "").split())
     keys = {name: key or name.replace("-", "_") for name, _, key in pairs}
-    key = keys.get(option.lstrip("-").removeprefix("no-")) if option.startswith("-") else None
-    return f"{key}=VALUE" if key and "=" not in key else key
+    for option in (word.partition("=")[0] for word in words if word.startswith("-")):
+        if key := keys.get(option.lstrip("-").removeprefix("no-")):
+            raise ConfigError(f"{option}: is no option any more; write {key if '=' in key else f'{key}=VALUE'}")

@@ -53,18 +53,10 @@ class _Command(TyperCommand):
     """A command that knows what its options of the release before are called now."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as typer does.
+        """Parse as typer does, without options of the release before."""
+        from deployments.arguments import refuse_moved
 
-        Raises:
-            ConfigError: an option of a release before; one line that says what to write instead.
-        """
-        from deployments.arguments import moved
-        from oapl_core.errors import ConfigError
-
-        for word in args:
-            option = word.partition("=")[0]
-            if instead := moved(self.name or "", option):
-                raise ConfigError(f"{option}: is no option any more; write {instead}")
+        refuse_moved(self.name or "", args)
         return super().parse_args(ctx, args)
 
 

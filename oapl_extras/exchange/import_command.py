@@ -24,6 +24,8 @@ _OF_SOURCE = "source."
 class SourceConfig(Settings):
     """Statements of a person about rollouts that do not say it, `source.KEY=VALUE` on the command line."""
 
+    format: str = "oapl"
+    """Layout of the rows: oapl (the authors' schema), verl, prime-rl, open-instruct, trl or messages."""
     temperature: Annotated[float, Field(ge=0.01, le=10.0)] = 1.0
     """Temperature at which they were sampled."""
     end_token: bool = False
@@ -44,30 +46,27 @@ def import_(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Settings of the experiment, or of the source: source.temperature, source.end_token=true, and of trl "
+            help="Settings of the experiment, or of the source: source.format=oapl (the authors' schema), verl, "
+            "prime-rl, open-instruct, trl or messages, source.temperature, source.end_token=true, and of trl "
             "source.reward=COLUMN=WEIGHT,...",
         ),
     ] = None,
     number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
-    form: Annotated[
-        str,
-        typer.Option("--format", help="oapl (the authors' schema), verl, prime-rl, open-instruct, trl or messages."),
-    ] = "oapl",
 ) -> None:
     """Take rollouts of another project as a round's; `oapl run EXPERIMENT` continues from there (docs/data.md)."""
-    if form not in FORMATS:
-        raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
     # `reward` and `sampling` are tables of the experiment, so words about the source have a table of their own
     words = overrides or []
     of_source = [word for word in words if word.startswith(_OF_SOURCE)]
     said = parse_as(SourceConfig, applied(word.removeprefix(_OF_SOURCE) for word in of_source), "oapl import: source")
+    if said.format not in FORMATS:
+        raise ConfigError(f"source.format={said.format}: choose one of {', '.join(FORMATS)}")
     config = load_experiment(experiment, [word for word in words if word not in of_source])
     check(config)
     check_disk(Run(config.run_dir, config))  # before the run folder is made: a refused import leaves nothing
     path = data_files(source) if source.startswith("hub:") else Path(source)
     with hold(config.run_dir):
         run = Run.create(config)
-        arguments = ["--round", str(number), "--source", str(path), "--form", form]
+        arguments = ["--round", str(number), "--source", str(path), "--form", said.format]
         arguments += ["--reward", said.reward] if said.reward else []
         arguments += ["--temperature", str(said.temperature)]
         arguments += ["--end_token"] * said.end_token

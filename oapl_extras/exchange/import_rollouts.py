@@ -93,7 +93,7 @@ def import_rollouts(
     """
     run.check_sampled(round_number)
     if form not in FORMATS:
-        raise ConfigError(f"--format {form}: choose one of {', '.join(FORMATS)}")
+        raise ConfigError(f"source.format={form}: choose one of {', '.join(FORMATS)}")
     weights, chosen = weights_of(reward), FORMATS[form]
     files = files_of(source, chosen)
     origin = {IMPORTED: source.name, "sha256": sha256_of(source), **assumed.said}

@@ -17,6 +17,10 @@ from oapl_extras.exchange.outgoing import Publication, checkpoint_of, model, rol
 class RepositoryConfig(Settings):
     """Settings of a repository and its card, KEY=VALUE on the command line."""
 
+    what: Literal["model", "rollouts"] = "model"
+    """Content of the repository."""
+    epoch: int | None = None
+    """Epoch of the model, from 1; unset: the chosen one, or the last."""
     license: str | None = None
     """Licence in the hub's words."""
     private: bool = False
@@ -32,15 +36,12 @@ def push(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="license=apache-2.0 (in the hub's words), private=true, data=ORG/NAME of the model's rollouts.",
+            help="what=rollouts (unset: the model), epoch=N of the model, from 1 (unset: the chosen one, or the last), "
+            "license=apache-2.0 (in the hub's words), private=true, data=ORG/NAME of the model's rollouts.",
         ),
     ] = None,
-    what: Annotated[Literal["model", "rollouts"], typer.Option(help="Content of the repository.")] = "model",
     number: Annotated[
         int | None, typer.Option("--round", help="Round, from 0; unset: the chosen checkpoint, all rollouts.")
-    ] = None,
-    epoch: Annotated[
-        int | None, typer.Option(help="Epoch of the model, from 1; unset: the chosen one, or the last.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card, send nothing.")] = False,
 ) -> None:
@@ -48,7 +49,7 @@ def push(
     config = parse_as(RepositoryConfig, applied(settings), "oapl push")
     scratch = run.root / ".tmp-push"
     try:
-        publication = _publication(run, what, number, epoch, config)
+        publication = _publication(run, number, config)
         if dry_run:
             _show(publication, to)
             return
@@ -57,15 +58,15 @@ def push(
         commit = send(publication, to, config.private, tell)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    use = f'model = "{to}@{commit}"' if what == "model" else f"oapl import hub:{to}@{commit} EXPERIMENT.toml"
+    use = f'model = "{to}@{commit}"' if config.what == "model" else f"oapl import hub:{to}@{commit} EXPERIMENT.toml"
     tell(f"pushed to {to} at {commit}; others take it with: {use}")
 
 
-def _publication(run: Run, what: str, number: int | None, epoch: int | None, config: RepositoryConfig) -> Publication:
-    if what == "model":
-        return model(run, checkpoint_of(run, number, epoch), config.license, config.data)
-    if epoch is not None or config.data is not None:
-        raise ConfigError("--epoch and data=ORG/NAME are of a model; leave them out with --what rollouts")
+def _publication(run: Run, number: int | None, config: RepositoryConfig) -> Publication:
+    if config.what == "model":
+        return model(run, checkpoint_of(run, number, config.epoch), config.license, config.data)
+    if config.epoch is not None or config.data is not None:
+        raise ConfigError("epoch=N and data=ORG/NAME are of a model; leave them out with what=rollouts")
     every = range(len(run.config.rounds)) if number is None else (number,)
     numbers = [n for n in every if parts_of(run.rollouts(n))]
     if not numbers:

@@ -7,9 +7,8 @@ from contextlib import chdir
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -43,17 +42,10 @@ _READ_BYTES = 32 * 2**20  # of problem files: seconds; whoever plans with gigaby
 def plan(
     experiment: ExperimentFile,
     overrides: Overrides = None,
-    parameters: Annotated[
-        float | None,
-        typer.Option(
-            "--model-parameters", help="Number of weights, for example 14.8e9, where there is no model folder."
-        ),
-    ] = None,
     limit: Limit = None,
 ) -> None:
     """Estimate what an experiment will make and cost: rollouts, tokens, steps, checkpoints, GPU-hours, disk."""
-    given = [] if parameters is None else [f"estimate.model_parameters={parameters!r}"]
-    found = find(experiment, [*(overrides or []), *given], limit)
+    found = find(experiment, overrides or [], limit)
     check_solutions(found)
     # a module of one's own is looked for where the run is started
     if found.config.environment and found.origin.absolute() == Path.cwd():
@@ -121,7 +113,9 @@ def model_size(experiment: Experiment) -> tuple[ModelSize, str]:
     known = known_size(experiment)
     if known is None:
         folder = experiment.model
-        raise ConfigError(f"`model`: {folder} is not there; say how large it is, for example --model-parameters 14.8e9")
+        raise ConfigError(
+            f"`model`: {folder} is not there; say how large it is, for example estimate.model_parameters=14.8e9"
+        )
     return known
 
 

@@ -22,9 +22,6 @@ from oapl_extras.problem_sets.curation_judge import VerifierJudge
 from oapl_extras.problem_sets.screening import screened
 from oapl_extras.problem_sets.sources import Source, fetch, local_files, released_files, source, sources
 
-SetFile = Annotated[
-    Path | None, typer.Option("--from", metavar="PATH", help="The set's file or folder; unset: the hub.")
-]
 Solutions = Annotated[
     Path | None, typer.Option(metavar="FILE.jsonl", help="Write the set's own solutions, as demonstrations.")
 ]
@@ -36,6 +33,8 @@ _Screen = Annotated[
 class ChoiceConfig(Settings):
     """Settings of an import, KEY=VALUE on the command line."""
 
+    path: Path | None = None
+    """File or folder of the set; unset: the hub."""
     split: Literal["train", "validation", "heldout"] | None = None
     """Use of the problems; unset: the use that the set is meant for."""
     revision: str | None = None
@@ -66,12 +65,12 @@ def problems(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Settings: split, revision, release=v5, window=2024-08-01:2025-02-01, faulty=drop, minimum_tests, "
-            "longest_tests, cpu_s, similarity, distinct, limit.",
+            help="Settings: path=PATH of the set's file or folder (unset: the hub), split, revision, release=v5, "
+            "window=2024-08-01:2025-02-01, faulty=drop, minimum_tests, longest_tests, cpu_s, similarity, "
+            "distinct, limit.",
         ),
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="File: .jsonl, .jsonl.gz or .parquet.")] = None,
-    path: SetFile = None,
     check: Annotated[bool, typer.Option("--check", help="Run reference solutions, verify gold answers.")] = False,
     against: Annotated[list[Path] | None, typer.Option(help="Drop problems that this set has; again for more.")] = None,
     evaluation: Annotated[list[Path] | None, typer.Option(help="Drop problems that contaminate this set.")] = None,
@@ -97,7 +96,7 @@ def problems(
         limit=asked.limit,
     )
     to = _target(screen or to)
-    files, published = files_of(origin, path, asked.release, asked.revision)
+    files, published = files_of(origin, asked.path, asked.release, asked.revision)
     if screen:
         _screen(origin, files, split, screen, asked.cpu_s)
         return

@@ -16,8 +16,15 @@ from oapl_core.settings.experiment_file import applied, load_experiment, parse_a
 from oapl_core.settings.problems import PromptConfig
 from oapl_extras.problem_sets.curation import Tally
 from oapl_extras.problem_sets.import_set import converted
-from oapl_extras.problem_sets.problems_command import SetFile, files_of
+from oapl_extras.problem_sets.problems_command import files_of
 from oapl_extras.problem_sets.sources import source
+
+
+class ShownConfig(PromptConfig):
+    """Settings of the prompts to show, KEY=VALUE on the command line."""
+
+    path: Path | None = None
+    """File or folder of the set; unset: the hub."""
 
 
 def prompt(
@@ -31,10 +38,10 @@ def prompt(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="prompt_style=plain, template=FILE.jinja, system, examples=FILE.jsonl; with --model chat, thinking.",
+            help="path=PATH of the set's file or folder, prompt_style=plain, template=FILE.jinja, "
+            "system, examples=FILE.jsonl; with --model chat, thinking.",
         ),
     ] = None,
-    path: SetFile = None,
     show: Annotated[int, typer.Option(min=1, help="Number of prompts to print.")] = 1,
     model: Annotated[Path | None, typer.Option(metavar="DIR", help="Model whose tokens to show.")] = None,
 ) -> None:
@@ -46,12 +53,12 @@ def prompt(
         name, model = str(experiment.problems.train[0]), model or experiment.model
         stop = experiment.sampling.stop
         settings = experiment.problems.model_dump(include=set(PromptConfig.model_fields)) | settings
-    config = parse_as(PromptConfig, settings, "oapl prompt")
+    config = parse_as(ShownConfig, settings, "oapl prompt")
     if on_hub := hub_model(model):
         model = fetched(on_hub, tell)
     encode = load_encoder(model, config.thinking, config.chat) if model else None
     words = f"style {config.prompt_style}" if config.template is None else f"template {config.template.file}"
-    for problem, _ in zip(_problems(name, path), range(show), strict=False):
+    for problem, _ in zip(_problems(name, config.path), range(show), strict=False):
         turns = conversation(problem, config)
         tell(f"--- {problem['problem_id']} ({problem['kind']}, {words})")
         if encode:

@@ -18,7 +18,7 @@ from oapl_core.settings_group import Settings
 from oapl_core.shipped import shipped
 
 SOURCES = shipped("data/sources.toml")
-_HERE = "--from PATH (of `oapl evaluate`: problems.path=PATH)"
+_HERE = "path=PATH (of `oapl evaluate`: problems.path=PATH)"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPLIT = re.compile(r"(?<![a-z])(train|test|dev|val)(?:idation)?(?![a-z])")
 """Words for splits in names of files."""
@@ -88,20 +88,20 @@ def local_files(path: Path, patterns: Sequence[str]) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise DataError(f"{path}: there is no such file or folder; check --from")
+        raise DataError(f"{path}: there is no such file or folder")
     # By its path in the repository, else by its name alone: a folder into which single files were copied.
     matches = [sorted(path.glob(pattern)) or sorted(path.glob(Path(pattern).name)) for pattern in patterns]
     if any(matches):
         pairs = zip(patterns, matches, strict=True)
         if missing := [pattern for pattern, files in pairs if not files and "*" not in pattern]:
-            raise DataError(f"{path}: {', '.join(missing)} is missing; fetch it too, or give one file with --from")
+            raise DataError(f"{path}: {', '.join(missing)} is missing; fetch it too, or give one file")
         return [file for files in matches for file in files]
     readable = sorted(file for file in path.iterdir() if file.is_file() and is_readable(file))
     if not readable:
         raise DataError(f"{path}: has no file to read; wanted are {', '.join(patterns) or '.jsonl or .parquet'}")
     if len({split for file in readable for split in _SPLIT.findall(file.name.lower())}) > 1:
         names = ", ".join(file.name for file in readable)
-        raise DataError(f"{path}: has files of several splits ({names}); give the one you want with --from")
+        raise DataError(f"{path}: has files of several splits ({names}); give the one you want")
     return readable
 
 

@@ -25,18 +25,17 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def watch(
     run: OpenedRun,
-    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="Time between two looks.")] = 2.0,
+    every: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Time between two looks; 0: look once.")] = 2.0,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a page that renews itself, instead of the terminal.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
 ) -> None:
     """Follow a run: its steps, rates, rewards, loss and newest answers; ends when the run does."""
     seen = LiveRun(run)
     if page:
         tell(f"page: {page}")
     # a pipe or a file has no screen to redraw: one look
-    is_live = console.is_terminal and not page and not once
+    is_live = console.is_terminal and not page and bool(every)
     with Live(console=console, auto_refresh=False, screen=False) if is_live else _Plain() as live:
         while True:
             look = seen.look()
@@ -44,7 +43,7 @@ def watch(
                 _write(page, live_page(look, every))
             else:
                 live.update(shown(look), refresh=True)
-            if once or look.is_over or not (is_live or page):
+            if not every or look.is_over or not (is_live or page):
                 return
             try:
                 time.sleep(every)

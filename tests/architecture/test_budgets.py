@@ -24,7 +24,7 @@ MENTIONS = {
     "reward threshold": 4,
     "languages of programs": 2,
     "mirror": 3,
-    "demonstrations": 5,
+    "demonstrations": 3,
     "fleet": 5,
     "replay and difficulty": 2,
     "servers that sample": 3,

@@ -110,5 +110,7 @@ def run_line(line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     command, *words = line.removeprefix("$ ").split()
     assert command == "oapl"
     names = [*(path.name for path in folder.iterdir()), "prime-rl/rollouts", "screened.jsonl"]
-    is_place = [word in names and before != "--format" for before, word in zip(["", *words], words, strict=False)]
-    return called(*(folder / word if place else word for place, word in zip(is_place, words, strict=True)))
+    parts = [word.rpartition("=") for word in words]
+    is_place = [key == "path" or (not key and end in names) for key, _, end in parts]
+    ends = (folder / end if place else end for place, (_, _, end) in zip(is_place, parts, strict=True))
+    return called(*(f"{key}{equals}{end}" for (key, equals, _), end in zip(parts, ends, strict=True)))

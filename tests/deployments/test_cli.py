@@ -13,6 +13,7 @@ import pytest
 
 from deployments.cli import COMMANDS, load
 from oapl_core import __version__
+from oapl_core.errors import ConfigError
 from oapl_core.planning.plan import finished
 from tests.synthetic_run import write_synthetic_run
 from tests.whole_run import EXPERIMENT, ROOT, called, small_demo
@@ -162,6 +163,25 @@ def test_a_command_without_json_says_which_have_it(demo: list[str]) -> None:
     done = called("run", *demo, "--json")
     assert done.returncode == 2
     assert complaint(done) == "error: --json: run prints no JSON; status, plan, check, du do"
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ("plan demo.toml --model-parameters 8e9", "estimate.model_parameters=VALUE"),
+        ("import rows.jsonl demo.toml --format verl", "source.format=VALUE"),
+        ("problems gsm8k --from train.jsonl", "path=VALUE"),
+        ("prompt gsm8k --from=train.jsonl", "path=VALUE"),
+        ("watch demo-seed0 --once", "--every=0"),
+        ("join file:///nowhere --idle 3", "idle=VALUE"),
+        ("push demo-seed0 --to me/demo --what rollouts", "what=VALUE"),
+        ("push demo-seed0 --to me/demo --epoch 2", "epoch=VALUE"),
+    ],
+)
+def test_an_option_of_the_release_before_says_what_to_write(words: str, instead: str) -> None:
+    name, *rest = words.split()
+    with pytest.raises(ConfigError, match=f"is no option any more; write {instead}$"):
+        load(name).main(rest, standalone_mode=False)
 
 
 def test_the_version_is_printed_and_a_shell_completes_commands_and_options() -> None:

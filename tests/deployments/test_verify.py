@@ -73,7 +73,7 @@ def test_a_round_is_judged_again_and_nothing_is_written(tmp_path: Path) -> None:
         (["PROGRAM", "--answer", "1"], "give one of"),
         (["--answer", "1"], "--expected is missing"),
         (["--answer", "1", "--expected", "1", "--as", "stored"], "--as and --use go with --rollouts"),
-        (["--rollouts", "TESTS", "--write"], "--write: is no option any more; write --as stored"),
+        (["--rollouts", "TESTS", "--write"], "--write: is no option any more; write --as=stored"),
         (["--rollouts", "TESTS"], "is not a folder of rollouts"),
         (["nowhere.py", "--tests", "TESTS"], "nowhere.py: is not a file"),
         (["PROGRAM", "--tests", "PROGRAM"], "line 1 is not JSON"),

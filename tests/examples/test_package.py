@@ -75,7 +75,7 @@ def oapl(environment: dict[str, str], folder: Path, *words: object) -> str:
 def test_its_problem_set_is_imported_by_name(environment: dict[str, str], tmp_path: Path) -> None:
     rows = [{"Body": "Ann has 3 apples.", "Question": "How many?", "Answer": answer} for answer in ("3", "2.5")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = oapl(environment, tmp_path, "problems", "word-problems", "--from", "rows.jsonl", "--to", "train.jsonl")
+    said = oapl(environment, tmp_path, "problems", "word-problems", "path=rows.jsonl", "--to", "train.jsonl")
     assert "kept 1 of 2 problems" in said and "the answer is not an integer" in said
 
 

@@ -1,4 +1,4 @@
-"""Word problems whose text and question stand in two columns: ``oapl problems word-problems --from FILE``."""
+"""Word problems whose text and question stand in two columns: ``oapl problems word-problems path=FILE``."""
 
 from typing import Any
 

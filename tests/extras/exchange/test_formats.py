@@ -209,6 +209,6 @@ def test_a_folder_without_such_files_and_an_unknown_format_are_one_line_each(tmp
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: has no \*\*/train/effective/traces.jsonl"):
         import_rollouts(run, 0, tmp_path / "empty", form="prime-rl")
-    named = "--format other: choose one of oapl, verl, prime-rl, open-instruct, trl, messages"
+    named = "source.format=other: choose one of oapl, verl, prime-rl, open-instruct, trl, messages"
     with pytest.raises(ConfigError, match=named):
         import_rollouts(run, 0, tmp_path / "empty", form="other")

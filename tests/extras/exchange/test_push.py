@@ -97,8 +97,7 @@ def test_killed_half_way_it_goes_up_whole_the_next_time(made: Run) -> None:
             str(made.root),
             "--to",
             "me/data",
-            "--what",
-            "rollouts",
+            "what=rollouts",
         ]
         killed = subprocess.Popen(command, env={**os.environ, **store.environment}, stdout=subprocess.DEVNULL)
         assert store.stalled.wait(60)
@@ -117,7 +116,7 @@ def test_killed_half_way_it_goes_up_whole_the_next_time(made: Run) -> None:
 def test_the_data_set_opens_with_datasets_and_has_every_row(made: Run, hub: HubStore, tmp_path: Path) -> None:
     from datasets import load_dataset
 
-    assert called("push", made.root, "--to", "me/data", "--what", "rollouts").returncode == 0
+    assert called("push", made.root, "--to", "me/data", "what=rollouts").returncode == 0
     for name, content in hub.repositories["datasets/me/data"].items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -148,7 +147,7 @@ def test_a_planted_secret_stops_the_push(made: Run, hub: HubStore, what: str, tm
         column, texts = table.schema.get_field_index("text"), pa.array([f"token {planted}"] * table.num_rows)
         field = table.schema.field("text")
         pq.write_table(table.set_column(column, field, texts.cast(field.type)), part)
-    said = called("push", run.root, "--to", "me/secret", "--what", what)
+    said = called("push", run.root, "--to", "me/secret", f"what={what}")
     assert said.returncode == 2 and "looks like a secret" in said.stderr and planted not in said.stderr
     assert len(said.stderr.strip().splitlines()) == 1
     assert not hub.repositories and not hub.uploads
@@ -163,7 +162,7 @@ def test_a_value_of_this_environment_is_a_secret_too() -> None:
 
 def test_no_local_path_goes_along(made: Run, hub: HubStore) -> None:
     assert called("push", made.root, "--to", "me/model").returncode == 0
-    assert called("push", made.root, "--to", "me/data", "--what", "rollouts").returncode == 0
+    assert called("push", made.root, "--to", "me/data", "what=rollouts").returncode == 0
     for content in hub.repositories.values():
         for name, data in content.items():
             if not name.endswith((".parquet", ".safetensors")):
@@ -194,8 +193,8 @@ def test_a_hub_that_refuses_or_is_away_is_one_line(made: Run, hub: HubStore, mon
     ("arguments", "reason"),
     [
         (["--round", "7"], "there are round"),
-        (["--what", "rollouts", "--epoch", "1"], "--epoch and data=ORG/NAME are of a model"),
-        (["--what", "rollouts", "--round", "9"], "has no rollouts of round 9"),
+        (["what=rollouts", "epoch=1"], "epoch=N and data=ORG/NAME are of a model"),
+        (["what=rollouts", "--round", "9"], "has no rollouts of round 9"),
     ],
 )
 def test_what_is_not_there_is_one_line(made: Run, arguments: list[str], reason: str) -> None:
@@ -212,7 +211,7 @@ def test_pulled_rollouts_are_the_pushed_ones(
     from oapl_core.model_files.model_hub import data_files
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    assert called("push", made.root, "--to", "me/data", "--what", "rollouts").returncode == 0
+    assert called("push", made.root, "--to", "me/data", "what=rollouts").returncode == 0
     at = f"hub:me/data@{hub.commit('datasets/me/data')}"
     pulled = data_files(f"{at}:rollouts/round_00.parquet")
     assert pulled.read_bytes() == hub.repositories["datasets/me/data"]["rollouts/round_00.parquet"]

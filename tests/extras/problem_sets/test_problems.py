@@ -24,7 +24,7 @@ def livecodebench(folder: Path) -> Path:
 def test_sets_are_listed_and_a_window_of_a_release_is_imported_and_shown(tmp_path: Path) -> None:
     assert "livecodebench/code_generation_lite" in called("problems").stdout
     folder, target = livecodebench(tmp_path / "lite"), tmp_path / "lcb.jsonl"
-    command = ["problems", "livecodebench", "--from", str(folder), "--to", str(target), "release=v2"]
+    command = ["problems", "livecodebench", f"path={folder}", "--to", str(target), "release=v2"]
     done = called(*command, "window=2024-08-01:2025-02-01", "faulty=drop")
     assert done.returncode == 0, done.stderr
     for line in (
@@ -72,7 +72,7 @@ def test_solutions_are_run_and_other_sets_compared(tmp_path: Path) -> None:
     source = write_rows(
         tmp_path / "taco.jsonl", rows.taco(), rows.taco_call(), rows.taco_call(problem="Other.", solutions=["1"])
     )
-    command = ["problems", "deepcoder-taco", "--from", str(source), "--to", str(tmp_path / "out.parquet"), "--check"]
+    command = ["problems", "deepcoder-taco", f"path={source}", "--to", str(tmp_path / "out.parquet"), "--check"]
     done = called(*command, "--evaluation", str(evaluation), "minimum_tests=5")
     assert done.returncode == 0, done.stderr
     assert "kept 1 of 3 problems" in done.stdout
@@ -84,7 +84,7 @@ def test_solutions_are_run_and_other_sets_compared(tmp_path: Path) -> None:
 
 def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "a.jsonl", rows.taco())
-    given = ["--from", str(source)]
+    given = [f"path={source}"]
     out = ["--to", str(tmp_path / "out.jsonl")]
     for arguments, expected in [
         (["nothing", *given, *out], "there is no problem set 'nothing'"),

@@ -91,7 +91,7 @@ def test_a_repository_is_read_at_a_whole_commit_only(revision: str | None) -> No
 
 
 def test_a_set_without_repository_asks_for_a_file() -> None:
-    with pytest.raises(ConfigError, match="give a file with --from"):
+    with pytest.raises(ConfigError, match="give a file with path="):
         fetch(source("plain"), [], COMMIT)
 
 
@@ -105,6 +105,6 @@ def test_a_commit_in_the_cache_is_read_without_the_hub_and_another_is_one_line(
     found = Source(name="own", format="maths", files=("data/*.jsonl",), licence="none", hub="someone/own")
     folder = files(tmp_path / "datasets--someone--own" / "snapshots" / COMMIT, "data/a.jsonl")
     assert fetch(found, found.files, COMMIT) == folder
-    with pytest.raises(DataError, match="give --from PATH") as caught:
+    with pytest.raises(DataError, match="give path=PATH") as caught:
         fetch(found, found.files, COMMIT[::-1])
     assert "\n" not in str(caught.value)

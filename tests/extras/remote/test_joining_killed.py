@@ -134,7 +134,7 @@ def test_a_round_of_the_real_engine_sampled_by_oapl_join(s3: str, tmp_path: Path
     with pytest.raises(InterruptedError):
         generate(run, 0, lambda model, config: MadeUpSampler(model, config, stop_after=0))
     url = mirror.replace("?", f"/{run.root.name}?")
-    command = [sys.executable, "-m", "deployments.cli", "join", url, "--to", str(tmp_path / "joined"), "--idle", "0.1"]
+    command = [sys.executable, "-m", "deployments.cli", "join", url, "--to", str(tmp_path / "joined"), "idle=0.1"]
     output = tmp_path / "spot.txt"
     with output.open("wb") as sink:
         spot = subprocess.Popen(command, cwd=root, stdout=sink, stderr=sink)

@@ -103,7 +103,7 @@ def refreshing(look: Look) -> bool:
 
 def test_the_page_renews_itself_until_the_run_is_over(run: Run, tmp_path: Path) -> None:
     page = tmp_path / "live.html"
-    assert called("watch", run.root, "--page", page, "--once").returncode == 0
+    assert called("watch", run.root, "--page", page, "--every", "0").returncode == 0
     text = page.read_text()
     assert "http" not in text.replace("http-equiv", "") and "<script" not in text
     assert all(attrs.get("aria-label") for tag, attrs in _Page(text).tags if tag in ("svg", "progress"))
