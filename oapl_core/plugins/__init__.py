@@ -60,6 +60,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "prompt": "oapl_extras.problem_sets.prompt_command:prompt",
         "evaluate": "deployments.commands.evaluate:evaluate",
         "verify": "deployments.commands.verify:verify",
+        "judge": "oapl_extras.judge.judge_command:judge",
         "check": "deployments.commands.check:check",
         "du": "deployments.commands.du:du",
         "clean": "deployments.commands.clean:clean",

@@ -128,6 +128,11 @@ class LanguageJudge:
         try:
             rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
             whole = all({"problem", "response"} <= row.keys() and len(row.keys() & _BOUNDS) == 1 for row in rows)
+        except FileNotFoundError:
+            raise ConfigError(
+                f"`reward.judge.canaries`: {path} is not there; `oapl judge RUN --make-canaries {path}` makes it of "
+                "answers that the run has sampled, or write it by hand (docs/rewards.md)"
+            ) from None
         except (OSError, ValueError, AttributeError) as error:
             raise ConfigError(f"`reward.judge.canaries`: {path} cannot be read as JSON lines ({error})") from None
         if not whole or {name for row in rows for name in row.keys() & _BOUNDS} != _BOUNDS:
