@@ -50,7 +50,7 @@ class Canary:
         return {"problem": shown, "response": self.call.text, "verdict": self.call.verdict, self.key: self.bound}
 
 
-class _Listener(Rewarder):
+class _Eavesdropper(Rewarder):
     """Hears which answers were judged, and leaves their verdicts as they are."""
 
     is_needed = True
@@ -107,6 +107,7 @@ def make(run: Run, path: Path, count: int) -> list[Canary]:
     if not values:
         raise StageFailed(f"the judge {config.model} gave no number for any of {len(calls)} answers: {found[0].error}")
     canaries = choose(values)
+    # whole or not at all: half of a file would be taken for canaries
     draft = path.with_name(f".tmp-{path.name}")
     draft.write_text("".join(json_text(one.row(config.prompt.text)) + "\n" for one in canaries), encoding="utf-8")
     draft.rename(path)
@@ -125,10 +126,12 @@ def choose(values: Sequence[tuple[float, FunctionCall]]) -> list[Canary]:
             f"the judge gave {low:g} to each of {len(values)} answers, so that none can be a canary: ask about more "
             "with -n, mend the judge's prompt, or write the file by hand (docs/rewards.md)"
         )
+    # a bound at the number itself would stop a run for one point of a judge that is a little noisy
     gap, chosen = high - low, list[Canary]()
     for is_good, best in ((True, high), (False, low)):
         bound = float(f"{best - gap * _MARGIN if is_good else best + gap * _MARGIN:.4g}")
         near = [(value, call) for value, call in values if abs(value - best) <= gap * _NEAR]
+        # not only the very best: two answers of one kind say more of a judge than one
         near.sort(key=lambda one: abs(one[0] - best))
         texts = {call.text: Canary(call, value, bound, is_good) for value, call in reversed(near)}
         chosen += list(reversed(texts.values()))[:_OF_EACH]
@@ -151,11 +154,13 @@ def _answers(run: Run, count: int) -> list[FunctionCall]:
         )
     there = parts_of(run.rollouts(number))
     parts = [there[place] for place in _spread(len(there), count)]
-    listener, config = _Listener(), run.config
+    listener, config = _Eavesdropper(), run.config
+    # an answer that cannot be judged is left out here; a round would end
     judging = replace(judging_of(run, number), max_error_share=1.0)
     judges = Judges(config.verifier, None, config.sampling.max_tokens)
     judges.rewarder = listener
     with judges, tempfile.TemporaryDirectory() as folder:
+        # as parts of their own, so that they are judged by the code that judges a round
         for part in parts:
             table = read_table(part, ROLLOUTS)
             rows = _spread(len(table), -(-count // len(parts)))

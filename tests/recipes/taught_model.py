@@ -19,12 +19,14 @@ def asked(words: str) -> Turns:
 
 
 def write_taught_model(
-    folder: Path, said: Sequence[tuple[Turns, Sequence[str]]], has_chat: bool = True, steps: int = 400
+    folder: Path, said: Sequence[tuple[Turns, Sequence[str]]], has_chat: bool = True, steps: int = 250
 ) -> Path:
     """Write a model of 0.3 million parameters that gives each conversation one of its answers, as likely as another.
 
     Without ``has_chat`` it is a base model: its tokenizer has no chat template, and prompts are plain text.
     """
+    import torch
+
     words = [turn["content"] for turns, _ in said for turn in turns]
     texts = [text for text in (*words, *(answer for _, answers in said for answer in answers)) for _ in range(3)]
     tokenizer = train_tokenizer(["user\n", "assistant\n", "tool\n", *texts], 1024)
@@ -44,7 +46,10 @@ def write_taught_model(
         solutions=folder, max_positions=512, hidden_size=64, intermediate_size=192, layers=2, heads=2, epochs=epochs
     ).model_copy(update={"batch_size": 8, "learning_rate": 3e-3})
     model = new_model(config, tokenizer, 0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
     train_model(model, examples, config, 0, lambda *_: None)
+    torch.set_num_threads(threads)
     if not has_chat:
         tokenizer.chat_template = None
     model.save_pretrained(folder)

@@ -58,15 +58,15 @@ def test_each_page_can_be_reached_from_the_readme_and_names_commands_that_exist(
 def test_maths(tmp_path: Path) -> None:
     config, rng = PromptConfig(prompt_style="deepcoder"), random.Random(0)
     said = [
-        (conversation({"kind": "math", "statement": row["question"]}, config), [rf"\boxed{{{row['final']}}}", wrong])
+        (conversation({"kind": "math", "statement": row["question"]}, config), [rf"\boxed{{{row['answer']}}}", wrong])
         for row in rows("maths", "mine.jsonl")
         for wrong in [rf"\boxed{{{rng.randint(100, 999)}}}"]
     ]
     write_taught_model(tmp_path / "model", said, has_chat=False)
     pages.run(RECIPES / "maths.md", tmp_path)
-    found = answers(Run.open(tmp_path / "data/runs/sums-limit4-seed0"))
-    assert {"passed", "wrong_answer"} <= set(found["outcome"])
-    assert "chat = false" in (tmp_path / "sums.toml").read_text()
+    found = answers(Run.open(tmp_path / "data/runs/mine-limit4-seed0"))
+    assert {"passed", "wrong_answer"} <= set(found["outcome"]) and len(found) == 2 * 4
+    assert "chat = false" in (tmp_path / "mine.toml").read_text()
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def conversations(folder: Path) -> list[tuple[Turns, list[str]]]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_search(tmp_path: Path) -> None:
-    write_taught_model(tmp_path / "model", conversations(tmp_path), steps=800)
+    write_taught_model(tmp_path / "model", conversations(tmp_path))
     pages.run(RECIPES / "search.md", tmp_path)
     found = answers(Run.open(tmp_path / "data/runs/search-seed0"))
     means = dict(found.group_by(pl.col("calls") > 0).agg(pl.col("reward").mean()).iter_rows())

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def run(page: Path, folder: Path, instead: Mapping[str, str] | None = None) -> l
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         for line, expected in commands(text) if language == "console" else []:
+            began = time.monotonic()
             done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True)
             fails = any(text.startswith("error: ") for text in expected)
             assert bool(done.returncode) == fails, f"{line}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -61,4 +63,5 @@ def run(page: Path, folder: Path, instead: Mapping[str, str] | None = None) -> l
             parts = [" ".join(part.split()) for text in expected for part in text.split("...")]
             assert not [part for part in parts if part not in said], f"{line}: {said}"
             heard.append(said)
+            print(f"{time.monotonic() - began:.0f} s: {shlex.join(line)}")  # for the page's minutes: pytest -s
     return heard
