@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from bench.claims.page import table
+from bench.claims.verdicts import table
 from oapl_core.evaluation.pass_at_k import paired_difference
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import EVALUATIONS, PROBLEMS, read_table

@@ -19,8 +19,9 @@ import polars as pl
 
 from bench.claims.bases import heldout_problems
 from bench.claims.bootstrap import Cells, Estimate, difference, estimate
-from bench.claims.page import table, written
+from bench.claims.page import written
 from bench.claims.results import Results
+from bench.claims.verdicts import table
 from bench.gym import gym_table
 from data.demo import generate
 from oapl_core.run_folder.run import Run

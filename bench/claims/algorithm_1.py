@@ -10,6 +10,8 @@ verdict that can be repeated is asked for once, and what a base model answered t
 for the next arm (``machine.py``).
 """
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -122,6 +124,8 @@ class Lagged:
         policy = GroupedPolicy(self.stored.model) if is_short else Policy(self.stored.model)
         self.engine = PlainEngine(policy, self.training)
         self.step = self.samples = 0
+        self._rollouts = hashlib.sha256()
+        """Of every rollout so far: two arms on one file of rollouts end with one hash."""
         self.metrics: list[dict[str, Any]] = []
         self.evaluations: list[dict[str, Any]] = []
         self._snapshots = {0: self._weights()}
@@ -248,6 +252,8 @@ class Lagged:
         answers, cpu_s = self.machine.answers(folder, identity, asked)
         self.cpu_s["sampling"] += cpu_s
         self.samples += len(asked)
+        for one, a in zip(asked, answers, strict=True):
+            self._rollouts.update(json.dumps([one.key, a.response_ids, a.logprobs, a.reward]).encode())
         return [
             {
                 "rollout_id": one.key,
@@ -281,4 +287,5 @@ class Lagged:
         folder = self._export(self._weights()) if self.step else self.machine.base
         found = self.machine.measured(folder, arm.measured_on, n, arm.seed, arm.measured_problems)
         spent = {f"cpu_{name}_s": round(seconds, 2) for name, seconds in self.cpu_s.items()}
-        self.evaluations.append({"step": self.step, "rollouts": self.samples, **spent, **found})
+        known = {"rollouts": self.samples, "rollouts_sha256": self._rollouts.hexdigest()[:16]}
+        self.evaluations.append({"step": self.step, **known, **spent, **found})

@@ -12,9 +12,10 @@ from typing import Any
 
 from bench.claims.bootstrap import Cells, Estimate, difference, estimate
 from bench.claims.mismatch import ENGINES
-from bench.claims.page import BASES, DATA, by_base, table, verdict, written
+from bench.claims.page import DATA, by_base, written
 from bench.claims.quantised import DOSES
 from bench.claims.results import Results, Row, at_accuracy, share
+from bench.claims.verdicts import BASES, Asked, asked_table, table, verdict
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
@@ -126,9 +127,7 @@ def diversity_table() -> str:
     cells = {name: diverse(name, distinct) for name in names}
     found = [difference(cells[a], cells[b]) for a, b in pairs]
     means = [f"{estimate(own).mean:.1f}" for own in cells.values()]
-    rows.append(
-        ["different correct of 256", *means, *(f"{x.mean:+.1f} ({x.low:+.1f} to {x.high:+.1f})" for x in found)]
-    )
+    rows.append(["different correct of 256", *means, *(one.shown(sign="+", scale=1.0) for one in found)])
     head = ["", *names.values(), "OAPL less GRPO", "OAPL less base", "GRPO less base"]
     return table(head, rows)
 
@@ -193,13 +192,27 @@ def chains_table() -> str:
     return table(["steps of a chain", "", "base", "pass@1 after 0, 20, 40, 60 steps, %", "by the criterion"], rows)
 
 
-def chains_verdict(length: int) -> str:
-    """Claim 3 at a length of chains."""
-    falls = {arm: sum(map(collapsed, of_bed(arm, f"chains-{length}").values())) for arm in CHAINS}
-    grpo, oapl = (falls[f"{method}-offline"] + falls[f"{method}-off1"] for method in ("grpo", "oapl"))
-    if grpo == 0 or oapl >= grpo:
-        return "no"
-    return "yes" if falls["grpo-offline"] == BASES and grpo == BASES and oapl == 0 else "undecided"
+def falls(length: int) -> dict[str, dict[str, int]]:
+    """Claim 3 at a length of chains: by method and base how many of its two arms fell."""
+    return {
+        method: {
+            base: sum(collapsed(of_bed(f"{method}-{kind}", f"chains-{length}")[base]) for kind in ("offline", "off1"))
+            for base in of_bed(f"{method}-offline", f"chains-{length}")
+        }
+        for method in ("grpo", "oapl")
+    }
+
+
+def chains_asked(length: int) -> Asked:
+    """Claim 3 at a length of chains, with the sign test of whether GRPO fell more often on every base."""
+    fell = falls(length)
+    grpo, oapl = (sum(fell[method].values()) for method in ("grpo", "oapl"))
+    offline = sum(map(collapsed, of_bed("grpo-offline", f"chains-{length}").values()))
+    said = "yes" if offline == BASES and grpo == BASES and oapl == 0 else "undecided"
+    said = "no" if grpo == 0 or oapl >= grpo else said
+    more = all(fell["grpo"][base] > fell["oapl"][base] for base in fell["grpo"])
+    question = f"GRPO collapses with lag, OAPL does not: chains of {length} steps"
+    return Asked("3", question, said, signs=BASES if more else 0)
 
 
 def doses_table() -> str:
@@ -248,31 +261,32 @@ def summary_table() -> str:
     more = difference(diverse("oapl-lag50", distinct), diverse("grpo-off1", distinct))
     below = difference(diverse("oapl-lag50", distinct), diverse("base", distinct))
     scales = "no" if any(x.high < 0 for x in over_base.values()) else "yes" if over_base[1].low > 0 else "undecided"
+    worst = min(over_base.values(), key=lambda one: one.high)
+    agreeing = len(above) if len({*above}) == 1 else 0
+    sharpened = "yes" if below.high < 0 else "no" if below.low > 0 else "undecided"
     rows = [
-        ["2a", "OAPL keeps more entropy than GRPO at equal accuracy", kept],
-        ["2b", "OAPL keeps more different correct answers than GRPO", sides([more])],
-        [
-            "2b",
-            "OAPL is sharpened against its base",
-            "yes" if below.high < 0 else "no" if below.low > 0 else "undecided",
-        ],
-        ["2c", "pass@k of OAPL is above the base's for every k to 256", scales],
+        Asked("2a", "OAPL keeps more entropy than GRPO at equal accuracy", kept, signs=agreeing),
+        Asked("2b", "OAPL keeps more different correct answers than GRPO, of 256", sides([more]), percent(more)),
+        Asked("2b", "OAPL is sharpened against its base: the same", sharpened, percent(below)),
+        Asked("2c", "pass@k of OAPL is above the base's for every k to 256: the worst k", scales, worst),
+        *map(chains_asked, LENGTHS),
     ]
-    rows += [["3", f"GRPO collapses with lag, OAPL does not: chains of {n} steps", chains_verdict(n)] for n in LENGTHS]
     results = Results(DATA)
     for method, name in (("oapl", "OAPL"), ("grpo", "GRPO")):
         for dose in DOSED[1:]:
             told, silent = results.cells(f"{method}-{dose}-rescored", 60), results.cells(f"{method}-{dose}", 60)
             less, harm = difference(silent, told), difference(silent, results.cells(f"{method}-exact", 60))
-            rows.append(
-                [
-                    "4",
-                    f"{name}, {dose}: the engine's log-probs against the trainer's",
-                    verdict(less, "better", "worse", "undecided"),
-                ]
-            )
-            rows.append(["4", f"{name}, {dose}: against no dose", verdict(harm, "better", "harmed", "undecided")])
-    return table(["", "asked", "by its criterion"], rows)
+            question = f"{name}, {dose}: the engine's log-probs against the trainer's"
+            rows.append(Asked("4", question, verdict(less, "better", "worse", "undecided"), less))
+            said = verdict(harm, "better", "harmed", "undecided")
+            rows.append(Asked("4", f"{name}, {dose}: against no dose", said, harm))
+    return asked_table(rows)
+
+
+def percent(found: Estimate) -> Estimate:
+    """A number of answers as hundredths, so that a table of percent shows it as it is."""
+    by_base, by_start = ({key: x / 100 for key, x in own.items()} for own in (found.by_base, found.by_start))
+    return Estimate(found.mean / 100, found.low / 100, found.high / 100, by_base, by_start, found.resampled / 100)
 
 
 TABLES: dict[str, Callable[[], str]] = {

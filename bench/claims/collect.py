@@ -1,9 +1,9 @@
 """Gather results into small files: ``python -m bench.claims.collect DIR --to docs/benchmarks/data [--bed demo]``.
 
 Reads DIR/BASE/ARM-seedN.json (``train.py``). Writes, for the bed, BED_evaluations.parquet (a row for each evaluation:
-right answers of each problem in ``right``, entropy, length, rollouts and CPU seconds so far, the device that computed),
-BED_steps.parquet (means of ten steps of training metrics) and BED_arms.json (settings of each arm). Rows are sorted;
-those of bases that DIR has not stay.
+right answers of each problem in ``right``, entropy, length, rollouts so far and their hash, CPU seconds so far, the
+device that computed), BED_steps.parquet (means of ten steps of training metrics) and BED_arms.json (settings of each
+arm). Rows are sorted; those of bases that DIR has not stay.
 """
 
 import argparse
@@ -98,6 +98,7 @@ def _evaluations(one: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         kept = {name: row[name] for name in ("step", "rollouts", *_MEASURED, *_SPENT)}
         distinct = sum(row["distinct_right"]) / len(row["distinct_right"])
         facts = {"split": one["arm"]["measured_on"], "device": one.get("device", "cpu")}
+        facts |= {"rollouts_sha256": row["rollouts_sha256"]} if "rollouts_sha256" in row else {}
         yield {**kept, **facts, "distinct_right": distinct, "right": row["right"]}
 
 

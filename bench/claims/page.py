@@ -7,19 +7,19 @@ the tables again and compares. ``--tables`` leaves the figures alone.
 import argparse
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from bench.claims.bootstrap import Cells, Estimate, difference, estimate
+from bench.claims.bootstrap import Cells, Estimate, difference, estimate, initialisation
 from bench.claims.results import Results, at_accuracy, cpu_s, share
 from bench.claims.studies import PASS, RATE, STUDIES, rates_of
+from bench.claims.verdicts import BASES, NOT_RUN, Asked, asked_table, better, collapsed, sided, stable, table
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, DATA = DOCS / "claims.md", DOCS / "data"
 END, LAST = 3 * PASS, 150
 ACCURACY = 0.5
-BASES, NOT_RUN = 3, "not run on three bases"
 
 
 def main() -> None:
@@ -57,23 +57,10 @@ def written(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
     return re.sub(r"(<!-- table ([\w-]+) -->)\n.*?(<!-- end -->)", made, text, flags=re.DOTALL)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def by_base(found: Estimate, sign: str = "") -> str:
     """The bases by themselves, in percent: the seed of each, then its number."""
     rows = sorted(found.by_base.items())
     return ", ".join(f"{base.removeprefix('demo-seed')}: {100 * value:{sign}.1f}" for base, value in rows)
-
-
-def verdict(found: Estimate | None, yes: str = "holds", no: str = "does not hold", open_: str = "not decided") -> str:
-    """By the side of 0 on which the interval lies."""
-    if found is None or len(found.by_base) < BASES:
-        return NOT_RUN
-    return yes if found.low > 0 else no if found.high < 0 else open_
 
 
 def change(results: Results, arm: str, last: int, first: int) -> Estimate | None:
@@ -82,8 +69,15 @@ def change(results: Results, arm: str, last: int, first: int) -> Estimate | None
     return difference(later, earlier) if later and earlier else None
 
 
-def against(results: Results, one: str, other: str, step: int, k: int = 1) -> Estimate | None:
-    """pass@k of two arms at a step."""
+def against(results: Results, one: str, other: str, step: int, k: int = 1, one_file: bool = False) -> Estimate | None:
+    """pass@k of two arms at a step; with ``one_file`` both claim to be trained on the same rollouts.
+
+    Raises:
+        ValueError: they claim it and are not.
+    """
+    if one_file and not results.same_rollouts(one, other, step):
+        shown = {arm: results.rollouts(arm, step) for arm in (one, other)}
+        raise ValueError(f"{one} and {other} claim one file of rollouts at step {step} and have others: {shown}")
     first, second = results.cells(one, step, k), results.cells(other, step, k)
     return difference(first, second) if set(first) & set(second) else None
 
@@ -95,21 +89,6 @@ def _row(name: str, cells: Cells) -> list[str]:
 
 def _shown(found: Estimate | None) -> list[str]:
     return [found.shown(sign="+"), by_base(found, "+")] if found else ["not run", ""]
-
-
-def collapses(found: Estimate | None) -> str:
-    """Claim a's criterion for GRPO."""
-    if found is None or len(found.by_base) < BASES:
-        return NOT_RUN
-    if found.mean <= -0.1 and found.high < 0:
-        return "collapses"
-    return "does not collapse" if found.low > -0.1 else "not decided"
-
-
-def _stable(found: Estimate | None) -> str:
-    if found is None or len(found.by_base) < BASES:
-        return NOT_RUN
-    return "stable" if found.low > -0.05 else "not stable" if found.high < -0.05 else "not decided"
 
 
 def _collapse(results: Results) -> str:
@@ -125,7 +104,7 @@ def _collapse(results: Results) -> str:
             rows.append([*_row(label, results.cells(arm, step)), f"{entropy:.3f}", f"{cut:.1%}", f"{tokens:.1f}"])
         rows.append([f"{name}, 270 less 90 steps", *_shown(change(results, arm, END, PASS)), "", "", ""])
     for step in (PASS, END):
-        found = against(results, "oapl-offline", "grpo-offline", step)
+        found = against(results, "oapl-offline", "grpo-offline", step, one_file=True)
         rows.append([f"OAPL less GRPO, {step} steps", *_shown(found), "", "", ""])
     return table(["", "pass@1, %", "each base", "entropy", "cut", "tokens"], rows)
 
@@ -274,6 +253,11 @@ def over_base(results: Results, arm: str, k: int) -> Estimate | None:
     return difference(last, first) if last and first else None
 
 
+def _agreeing(results: Results) -> int:
+    """Initialisations of the paper's pair."""
+    return len({initialisation(base) for base in results.bases("oapl-lag50") & results.bases("grpo-off1")})
+
+
 def _pass_at_k(results: Results) -> str:
     rows = []
     for k in (1, 2, 4):
@@ -289,18 +273,23 @@ def _pass_at_k(results: Results) -> str:
     return table(["", "pass@k, %", "each base"], rows)
 
 
+def _file(results: Results, arm: str, other: str, step: int) -> str:
+    """Whether an arm has the rollouts of another."""
+    return "the same" if results.same_rollouts(arm, other, step) else "others"
+
+
 def _against_default(results: Results, names: dict[str, str]) -> str:
     rows = []
     if default := results.cells("oapl-offline", PASS):
-        rows.append([*_row("OAPL: beta1 1, beta2 0.1, groups with a correct answer", default), "", ""])
+        rows.append([*_row("OAPL: beta1 1, beta2 0.1, groups with a correct answer", default), "", "", ""])
     for arm, name in names.items():
         cells = results.cells(arm, PASS)
         if not cells:
-            rows.append([name, "not run", "", "", ""])
+            rows.append([name, "not run", "", "", "", ""])
             continue
         found = against(results, arm, "oapl-offline", PASS)
-        rows.append([*_row(name, cells), *_shown(found)])
-    return table(["90 steps", "pass@1, %", "each base", "less OAPL", "each base"], rows)
+        rows.append([*_row(name, cells), *_shown(found), _file(results, arm, "oapl-offline", PASS)])
+    return table(["90 steps", "pass@1, %", "each base", "less OAPL", "each base", "rollouts"], rows)
 
 
 def tuned(results: Results, method: str) -> tuple[float, bool] | None:
@@ -327,14 +316,58 @@ def _tuned(results: Results) -> str:
     for method, name in TUNED.items():
         arm, found = tuned_arm(results, method), tuned(results, method)
         if arm is None or found is None or ours is None or not results.cells(arm, PASS):
-            rows.append([name, "not run", "", "", "", ""])
+            rows.append([name, "not run", "", "", "", "", ""])
             continue
         rate = f"{found[0]:g}" + (", the edge" if found[1] else "")
         validation = estimate(results.cells(f"{method}-rate{found[0]:g}", PASS)).mean
-        less = _shown(against(results, arm, ours, PASS)) if arm != ours else ["", ""]
+        less = [*_shown(against(results, arm, ours, PASS)), _file(results, arm, ours, PASS)]
+        less = less if arm != ours else [""] * 3
         rows.append([name, rate, f"{100 * validation:.1f}", *_row("", results.cells(arm, PASS))[1:], *less])
     rows.sort(key=lambda row: -float(row[3].split()[0]) if row[3] else 1)
-    return table(["90 steps", "rate", "validation, %", "pass@1, %", "each base", "less OAPL", "each base"], rows)
+    head = ["90 steps", "rate", "validation, %", "pass@1, %", "each base", "less OAPL", "each base", "rollouts"]
+    return table(head, rows)
+
+
+def _same(results: Results) -> str:
+    """Claim g on the H100's rollouts alone: OAPL and GRPO, there at L = 800, were measured ten steps later."""
+    rows = []
+    ours = results.cells("oapl-lag800", MIDDLE)
+    for method, name in TUNED.items():
+        arm, step = tuned_arm(results, method), PASS
+        if method in ("oapl", "grpo"):
+            arm, step = f"{method}-lag800", MIDDLE
+        if arm is None or not results.cells(arm, step):
+            continue
+        devices = results.devices(arm) | results.devices("oapl-lag800")
+        if len(devices) > 1:
+            raise ValueError(f"{arm} has not the rollouts of oapl-lag800: {sorted(devices)}")
+        cells = results.cells(arm, step)
+        less = _shown(difference(cells, ours)) if method != "oapl" else ["", ""]
+        rows.append([f"{name}, {step} steps", *_row("", cells)[1:], *less])
+    rows.sort(key=lambda row: -float(row[1].split()[0]))
+    return table(["", "pass@1, %", "each base", "less OAPL", "each base"], rows)
+
+
+def _sharpness(results: Results) -> str:
+    """pass@k and entropy of what is compared in g, on the bases that all have."""
+    arms = [("oapl-offline-rate0.000125", "OAPL, 1.25e-4", PASS), ("oapl-offline", "OAPL, 2.5e-4", END)]
+    arms += [
+        (arm, f"{name}, 5e-4", step)
+        for method, name in (("topr", "TOPR"), ("rft", "RFT"))
+        for arm, step in ((f"{method}-offline-rate0.0005", PASS), (f"{method}-passes", END))
+    ]
+    shared = set.intersection(*(set(results.curves(arm)) for arm, _, _ in arms))
+    rows = []
+    for arm, name, step in arms:
+        shown = [
+            estimate({key: values for key, values in results.cells(arm, step, k).items() if key in shared})
+            for k in (1, 2, 4)
+        ]
+        own = [row for key in shared for row in results.curves(arm)[key] if row["step"] == step]
+        entropy = statistics.fmean(row["entropy_ended"] for row in own)
+        devices = ", ".join(sorted({"CPU" if row["device"] == "cpu" else "H100" for row in own}))
+        rows.append([f"{name}, {step} steps", devices, *(f"{100 * one.mean:.1f}" for one in shown), f"{entropy:.3f}"])
+    return table(["", "rollouts", "pass@1, %", "pass@2, %", "pass@4, %", "entropy of ended answers"], rows)
 
 
 TUNED = {
@@ -372,65 +405,75 @@ METHODS = {
 
 
 def _summary(results: Results) -> str:
-    ended = change(results, "oapl-offline", END, PASS)
     rows = [
-        (
+        collapsed(
             "a",
             "GRPO, refreshed, on one policy's rollouts for 270 steps",
-            collapses(change(results, "grpo-offline", END, PASS)),
+            change(results, "grpo-offline", END, PASS),
         ),
-        ("a", "OAPL on the same", _stable(ended)),
-        ("b", "OAPL at L = 50 above GRPO off by one", verdict(against(results, "oapl-lag50", "grpo-off1", LAST))),
-        ("b", "OAPL at L = 50 above GRPO at L = 50", verdict(against(results, "oapl-lag50", "grpo-lag50", LAST))),
-        ("b", "OAPL at L = 100 against its L = 1, 200 steps", _lag_verdict(results, "oapl")),
-        ("b", "GRPO at L = 100 against its L = 1, 200 steps", _lag_verdict(results, "grpo")),
+        stable("a", "OAPL on the same", change(results, "oapl-offline", END, PASS)),
         *(
-            ("b", f"OAPL above GRPO, both at L = {step}", verdict(against(results, "oapl-lag800", "grpo-lag800", step)))
+            sided("b", f"OAPL at L = 50 above GRPO {name}", against(results, "oapl-lag50", other, LAST))
+            for other, name in (("grpo-off1", "off by one"), ("grpo-lag50", "at L = 50"))
+        ),
+        *(
+            better("b", f"{name} at L = 100 against its L = 1, 200 steps", loses_by_lag(results, name.lower()))
+            for name in ("OAPL", "GRPO")
+        ),
+        *(
+            sided("b", f"OAPL above GRPO, both at L = {step}", against(results, "oapl-lag800", "grpo-lag800", step))
             for step in LONG_LAGS
         ),
-        ("b", "GRPO at L = 800, from step 400 to 800", collapses(change(results, "grpo-lag800", *LONG_LAGS[::-1]))),
-        ("b", "OAPL at L = 800, the same", _stable(change(results, "oapl-lag800", *LONG_LAGS[::-1]))),
-        ("c", "entropy of OAPL at 50 % pass@1, against GRPO off by one", compared(results, "entropy_ended")),
-        ("d", "OAPL above its base, k = 1", verdict(over_base(results, "oapl-lag50", 1))),
-        ("d", "OAPL above GRPO off by one, k = 4", verdict(against(results, "oapl-lag50", "grpo-off1", LAST, 4))),
-        ("e", "rollouts of OAPL to 50 %, against GRPO off by one", compared(results, "rollouts")),
-        ("e", "CPU seconds of the same", compared(results, "cpu_s")),
-        ("f", "training without the filter, against the paper's", _matters(results, "oapl-all")),
-        ("f", "beta1 = beta2 = 0.1, against 1 and 0.1", _matters(results, "oapl-beta0.1-0.1")),
-        *(
-            ("g", f"{name}, its rate tuned as OAPL's, against OAPL", _tuned_verdict(results, method))
-            for method, name in TUNED.items()
-            if method != "oapl"
+        collapsed("b", "GRPO at L = 800, from step 400 to 800", change(results, "grpo-lag800", *LONG_LAGS[::-1])),
+        stable("b", "OAPL at L = 800, the same", change(results, "oapl-lag800", *LONG_LAGS[::-1])),
+        _signs(results, "c", "entropy of OAPL at 50 % pass@1, against GRPO off by one", "entropy_ended"),
+        sided("d", "OAPL above its base, k = 1", over_base(results, "oapl-lag50", 1)),
+        sided("d", "OAPL above GRPO off by one, k = 4", against(results, "oapl-lag50", "grpo-off1", LAST, 4)),
+        _signs(results, "e", "rollouts of OAPL to 50 %, against GRPO off by one", "rollouts"),
+        _signs(results, "e", "CPU seconds of the same", "cpu_s"),
+        better(
+            "f",
+            "training without the filter, against the paper's",
+            against(results, "oapl-all", "oapl-offline", PASS, one_file=True),
         ),
+        better(
+            "f",
+            "beta1 = beta2 = 0.1, against 1 and 0.1" + _note(results, "oapl-beta0.1-0.1", "oapl-offline", PASS),
+            against(results, "oapl-beta0.1-0.1", "oapl-offline", PASS),
+        ),
+        *(_tuned_verdict(results, method, name) for method, name in TUNED.items() if method != "oapl"),
         *(
             row
             for arm, name in PASSES.items()
             for row in (
-                ("g", f"{name}, three passes", collapses(change(results, arm, END, PASS))),
-                (
+                collapsed("g", f"{name}, three passes", change(results, arm, END, PASS)),
+                better(
                     "g",
-                    f"{name}, three passes, against OAPL's",
-                    verdict(against(results, arm, "oapl-offline", END), "better", "worse", "no difference shown"),
+                    f"{name}, three passes, against OAPL's" + _note(results, arm, "oapl-offline", END),
+                    against(results, arm, "oapl-offline", END),
                 ),
             )
         ),
     ]
-    return table(["", "asked", "by its criterion"], rows)
+    return asked_table(rows)
 
 
-def _lag_verdict(results: Results, method: str) -> str:
-    return verdict(loses_by_lag(results, method), "better", "worse", "no difference shown")
+def _note(results: Results, one: str, other: str, step: int) -> str:
+    return "" if results.same_rollouts(one, other, step) else " (other rollouts)"
 
 
-def _tuned_verdict(results: Results, method: str) -> str:
-    arms = [tuned_arm(results, one) for one in (method, "oapl")]
-    if None in arms:
-        return NOT_RUN
-    return verdict(against(results, str(arms[0]), str(arms[1]), PASS), "better", "worse", "no difference shown")
+def _signs(results: Results, claim: str, question: str, column: str) -> Asked:
+    said = compared(results, column)
+    return Asked(claim, question, said, signs=_agreeing(results) if said in ("more", "less") else 0)
 
 
-def _matters(results: Results, arm: str) -> str:
-    return verdict(against(results, arm, "oapl-offline", PASS), "better", "worse", "no difference shown")
+def _tuned_verdict(results: Results, method: str, name: str) -> Asked:
+    question = f"{name}, its rate tuned as OAPL's, against OAPL"
+    one, other = (tuned_arm(results, own) for own in (method, "oapl"))
+    if one is None or other is None:
+        return Asked("g", question, NOT_RUN)
+    note = _note(results, one, other, PASS)
+    return better("g", question + note, against(results, one, other, PASS))
 
 
 def _missing(results: Results) -> str:
@@ -456,6 +499,8 @@ TABLES: dict[str, Callable[[Results], str]] = {
     "settings": lambda results: _against_default(results, SETTINGS),
     "offline": lambda results: _against_default(results, METHODS),
     "tuned": _tuned,
+    "same": _same,
+    "sharpness": _sharpness,
     "passes": _passes,
     "missing": _missing,
 }

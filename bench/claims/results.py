@@ -69,6 +69,24 @@ class Results:
             if row["step"] == step and row["n"] >= k
         }
 
+    def rollouts(self, arm: str, step: int) -> dict[str, str]:
+        """Which rollouts an arm has been trained on up to a step, by base: their hash.
+
+        Results from before hashes were recorded have the device instead. On one device a base answered once for all
+        arms of a seed (``machine.py``); answers of two devices differ.
+        """
+        return {
+            base: row.get("rollouts_sha256") or f"of {row['device']}, no hash"
+            for (base, _), rows in self.curves(arm).items()
+            for row in rows
+            if row["step"] == step
+        }
+
+    def same_rollouts(self, one: str, other: str, step: int) -> bool:
+        """Whether two arms were trained on one file of rollouts, on every base that both have."""
+        first, second = self.rollouts(one, step), self.rollouts(other, step)
+        return all(first[base] == second[base] for base in first if base in second)
+
     def devices(self, arm: str) -> set[str]:
         """What computed it."""
         return {row["device"] for rows in self.curves(arm).values() for row in rows}

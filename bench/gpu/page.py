@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.claims.page import table, written
+from bench.claims.page import written
+from bench.claims.verdicts import table
 from bench.gpu import plan, raw_file, speeds
 from bench.gpu.prediction import SHEET, predict
 from oapl_extras.plan.speeds import FILE

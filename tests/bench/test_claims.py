@@ -173,6 +173,20 @@ def test_what_is_known_is_not_asked_again(model: Path, tmp_path: Path) -> None:
     assert third.evaluations[-1]["right"] == again.evaluations[-1]["right"]
 
 
+def test_arms_on_one_file_of_rollouts_have_one_hash(model: Path, tmp_path: Path) -> None:
+    oapl, found = Oapl(regression_temperature=0.1), {}
+    settings: dict[str, dict[str, Any]] = {"plain": {}, "mixed": {"keep": "mixed"}, "passes": {"epochs": 2, "steps": 4}}
+    settings["other"] = {"seed": 1}
+    for name, own in settings.items():
+        (tmp_path / name).mkdir()
+        arm = short(oapl, 2, **{"steps": 2, "evaluate_every": 2, **own})
+        found[name] = [row["rollouts_sha256"] for row in trained(arm, model, tmp_path / name)[0].evaluations]
+    first, last = found["plain"]
+    assert first != last
+    assert found["mixed"][-1] == last == found["passes"][1] == found["passes"][2]
+    assert found["other"][-1] != last
+
+
 def test_settings_of_an_arm_can_be_stored() -> None:
     arm = short(GrpoTokenIs(), 2, offset=2)
     stored = json.loads(json.dumps(arm.settings()))

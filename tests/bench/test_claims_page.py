@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from bench.claims.collect import collect
-from bench.claims.page import DATA, PAGE, page
+from bench.claims.page import DATA, PAGE, against, page
 from bench.claims.results import Results, at_accuracy
 from bench.claims.studies import STUDIES, arms
 
@@ -35,11 +35,54 @@ def test_the_data_are_of_the_studies_and_their_settings_are_those_of_today(bed: 
         assert own == expected, name
 
 
+def shares(arm: str) -> list[float]:
+    """Right answers among what the first 90 steps trained on, by base and ten steps."""
+    steps = Results(DATA).steps.filter(pl.col("arm") == arm, pl.col("step") <= 90, pl.col("base").str.len_chars() == 10)
+    return [round(share, 6) for share in steps.sort("base", "step")["right_share"]]
+
+
+def test_results_without_a_hash_have_the_same_rollouts_where_the_page_says_so() -> None:
+    assert len(shares("oapl-offline")) == 27
+    assert shares("oapl-offline") == shares("grpo-offline")
+    assert shares("oapl-lag800") == shares("topr-offline-rate0.0005") == shares("asymre-offline-rate0.0005")
+    assert shares("oapl-offline") != shares("oapl-lag800")
+    results = Results(DATA)
+    assert results.same_rollouts("oapl-offline", "grpo-offline", 90)
+    assert not results.same_rollouts("oapl-offline", "topr-offline-rate0.0005", 90)
+
+
+def test_a_pair_that_claims_one_file_of_rollouts_and_has_others_is_refused(tmp_path: Path) -> None:
+    hashes = {"one": ("a1", "a2"), "same": ("a1", "a2"), "other": ("a1", "b2")}
+    rows = [
+        {
+            "arm": arm,
+            "base": f"x{i}",
+            "seed": 0,
+            "step": 90,
+            "n": 1,
+            "right": [i],
+            "rollouts_sha256": sha,
+            "device": "cpu",
+        }
+        for arm, own in hashes.items()
+        for i, sha in enumerate(own)
+    ]
+    pl.DataFrame(rows).write_parquet(tmp_path / "demo_evaluations.parquet")
+    results = Results(tmp_path)
+    assert against(results, "one", "same", 90, one_file=True) is not None
+    assert against(results, "one", "other", 90) is not None
+    with pytest.raises(ValueError, match="one and other claim one file of rollouts at step 90 and have others: .*b2"):
+        against(results, "one", "other", 90, one_file=True)
+    with pytest.raises(ValueError, match="claim one file"):
+        against(Results(DATA), "oapl-offline", "topr-offline-rate0.0005", 90, one_file=True)
+
+
 def evaluation(step: int, right: list[int], n: int = 2) -> dict[str, Any]:
     numbers = dict.fromkeys(("entropy", "entropy_ended", "tokens", "cut_share"), 1.0)
     spent = dict.fromkeys(("cpu_sampling_s", "cpu_training_s", "cpu_sync_s"), float(step))
     shares = {"right_share": sum(right) / n / len(right), "distinct_right": [1] * len(right)}
-    return {"step": step, "rollouts": 64 * step, "n": n, "right": right, **numbers, **spent, **shares}
+    known = {"rollouts": 64 * step, "rollouts_sha256": f"{step:016x}"}
+    return {"step": step, **known, "n": n, "right": right, **numbers, **spent, **shares}
 
 
 def test_results_are_collected_and_read_back(tmp_path: Path) -> None:
@@ -61,6 +104,7 @@ def test_results_are_collected_and_read_back(tmp_path: Path) -> None:
     assert results.settings == {"some-arm": {"measured_on": "heldout", "interval": 3}}
     assert results.cells("some-arm", 12) == {("x", 0): [1.0, 1.0], ("y", 0): [0.0, 1.0]}
     assert results.cells("some-arm", 12, k=3) == {}
+    assert results.rollouts("some-arm", 12) == {"x": "000000000000000c", "y": "000000000000000c"}
     assert results.steps["step"].to_list() == [10, 12, 10, 12]
     assert results.steps["kl"].to_list() == pytest.approx([4.5, 10.5] * 2)
     assert isinstance(results.steps, pl.DataFrame)

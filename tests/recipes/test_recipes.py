@@ -15,9 +15,10 @@ import pytest
 
 from oapl_core.environments.search import Search, index
 from oapl_core.problems.prompts import conversation
-from oapl_core.reports.joined import joined
 from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.problems import PromptConfig
+from oapl_extras.round_pages.joined import joined
 from tests.core.verdicts.judge_server import serving
 from tests.recipes.taught_model import Turns, asked, write_taught_model
 from tests.site import pages
@@ -34,7 +35,7 @@ def rows(recipe: str, file: str) -> list[dict[str, Any]]:
 
 def answers(run: Run) -> pl.DataFrame:
     """Rollouts of the first round with their verdicts; every one was judged, and trained on what was kept."""
-    found = joined(run, 0).collect()
+    found = joined(RunRecord(run), 0).collect()
     assert "verifier_error" not in set(found["outcome"])
     assert found["reward"].n_unique() > 1, "or nothing is learnt"
     assert run.checkpoint(0, 1).is_dir()
