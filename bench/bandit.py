@@ -6,7 +6,8 @@ in expectation over an infinite group: the baseline is the behavior's mean rewar
 
     REINFORCE  dl/dtheta = sum_a b_a (r_a - mean r) (1_a - pi)      its fixed points weigh arms by b_a (r_a - mean r),
                                                                     so a common good arm beats a rare better one
-    OAPL       minimises sum_a b_a (beta2 ln(pi_a/b_a) - (r_a - V))^2: pi = b exp(r/beta2)/Z, the best arm wins
+    OAPL       minimises sum_a b_a (beta2 ln(pi_a/b_a) - (r_a - V))^2: for beta1 = beta2
+                                                                    pi = b exp(r/beta2)/Z, and the best arm wins
 
 Plain REINFORCE on off-policy data therefore converges to an arm that is not the best; OAPL does not, because its
 regression has the behaviour policy on both sides.

@@ -5,6 +5,9 @@
 
 The mean of c over the group, the unbiased estimate of J_k itself, is the baseline. The paper also has leave-one-out
 baselines. Coefficients come from the rewards alone. k = 1 is REINFORCE.
+
+This is the paper's on-policy estimate alone. For answers that b gave it is the gradient of J_k at pi = b. No ratio
+corrects it as pi leaves b. The paper's abstract has an off-policy estimate too, whose equations were not read.
 """
 
 from collections import defaultdict

@@ -8,11 +8,14 @@ REINFORCE has shift 0, no importance ratio and no clipping: on stored rollouts i
 MaxRL (arXiv 2602.02710) has A_i = (r_i - mean r) / mean r. Its gradient is the mean of grad ln pi over a group's
 correct answers, less the mean over all of them. p is the likelihood of a correct answer. MaxRL's expectation is the
 gradient of ln p to the order of the group's size, REINFORCE's that of p. The authors' code (tajwarfahim/maxrl,
-compute_maxrl_outcome_advantage) adds 1e-6 to the mean and averages over tokens; this form does not.
+compute_maxrl_outcome_advantage) adds 1e-6 to the mean and averages over tokens; this form does not. Of any rewards from
+0 up it is the gradient of ln E r, and A lies between -1 and n - 1. Below 0 the logarithm has no meaning. A mean near 0
+would then make advantages without bound, so such rewards are refused.
 """
 
 from typing import TYPE_CHECKING, Literal
 
+from oapl_core.errors import DataError
 from oapl_core.objectives.group_means import group_mean
 from oapl_core.objectives.method import Method
 
@@ -44,6 +47,15 @@ class MaxRl(Method):
     name: Literal["max_rl"] = "max_rl"
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """Compute (r - mean r) / mean r; 0 in a group without a reward."""
+        """Compute (r - mean r) / mean r; 0 in a group without a reward.
+
+        Raises:
+            DataError: a reward is below 0.
+        """
+        if len(reward_S) and float(reward_S.min()) < 0:
+            raise DataError(
+                f"a reward is {float(reward_S.min()):g}, and the objective max_rl is the gradient of ln E r: "
+                "give it rewards of 0 or more ([reward]), or take another objective"
+            )
         mean_S = group_mean(reward_S, group_S)
         return (reward_S.double() - mean_S) / mean_S.where(mean_S > 0, float("inf"))

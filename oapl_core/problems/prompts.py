@@ -51,6 +51,7 @@ def conversation(problem: Mapping[str, Any], config: PromptConfig) -> list[dict[
         # an example is of the problem's own kind: the template chooses its words by that
         asked, _ = fill(text, file, {**problem, **example.model_dump()})
         turns += _shown(asked, example.solution)
+    # a template writes the last turn alone: what was said before it stays said
     earlier = [turn for turn in given[:-1] if turn["role"] not in _SYSTEM_ROLES]
     return [*turns, *earlier, _turn("user", words)]
 

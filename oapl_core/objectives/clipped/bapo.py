@@ -7,6 +7,10 @@ For each step the bounds start at their tightest. As long as good answers carry 
 surrogate sum |min(rho A, clip(rho, c_low, c_high) A)|, first c_high rises, then c_low. The surrogate is a sum over the
 whole step. Therefore its tokens are scored once without gradient and their log-ratios joined over the ranks. Under this
 measure, the published one, a higher c_low never raises the share: it only silences more tokens of bad answers.
+
+The authors' code (WooooDyy/BAPO 7287044, recipe/bapo/policy_loss.py) raises c_low first and then c_high
+(``first = "low"``). It silences tokens of bad answers whose ratio is above 3 (``largest_ratio``, dual clip). Its target
+is good over bad: t there is ``positive_share`` t / (1 + t), and the 0.5 of its script is 1/3.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -40,6 +44,10 @@ class Bapo(Method):
     """Step by which c_high rises (paper, delta 1)."""
     low_step: PositiveFloat = 0.02
     """Step by which c_low rises (paper, delta 2)."""
+    first: Literal["high", "low"] = "high"
+    """Bound that is widened first: c_high (paper) or c_low (authors' code)."""
+    largest_ratio: PositiveFloat | None = None
+    """Ratio above which tokens of bad answers are silenced (authors' code: 3); unset: none."""
     token_average: TokenAverage = "batch"
 
     scope: ClassVar[Scope] = "batch"
@@ -59,8 +67,11 @@ class Bapo(Method):
         highs = 1 + int((self.high_to - self.high_from) / self.high_step + 1e-9)
         lows = 1 + int((self.low_to - self.low_from) / self.low_step + 1e-9)
         low, high = self.low_from, self.high_from
-        # first c_high alone, from its tightest; then c_low with c_high at its largest (algorithm 1)
-        steps = [(0, i) for i in range(highs)] + [(i, max(highs, 1) - 1) for i in range(1, lows)]
+        # first c_high alone, from its tightest; then c_low with c_high at its largest (algorithm 1), or the reverse
+        if self.first == "high":
+            steps = [(0, i) for i in range(highs)] + [(i, max(highs, 1) - 1) for i in range(1, lows)]
+        else:
+            steps = [(i, 0) for i in range(lows)] + [(max(lows, 1) - 1, i) for i in range(1, highs)]
         for i_low, i_high in steps:
             low, high = self.low_from + i_low * self.low_step, self.high_from + i_high * self.high_step
             # |min(rho A, clip(rho) A)| is A min(rho, high) for good answers and |A| max(rho, low) for bad ones
@@ -75,4 +86,6 @@ class Bapo(Method):
         assert inputs.statistics_SK is not None, f"{self.name} needs the tokens of the whole step"
         low, high = inputs.statistics_SK[0].tolist()
         kept_ST = one_side(inputs.held, inputs.advantage_S[:, None], 1.0 - low, high - 1.0)
+        if self.largest_ratio is not None:
+            kept_ST &= (inputs.advantage_S[:, None] > 0) | (inputs.held.exp() <= self.largest_ratio)
         return clipped_loss(kept_ST, inputs, self.token_average)

@@ -6,6 +6,11 @@ PPO's clip could touch tokens with A > 0 and rho > 1, or A < 0 and rho < 1. M le
 (ln rho)^2, until its mean over the rest is at most the budget. That is an order statistic of the whole step. The step's
 tokens are scored once without gradient, and their log-ratios (4 bytes a token) are joined over the ranks. Every rank
 finds the same first value that is too large.
+
+The authors' code (Infini-AI-Lab/M2PO af54a3e, core_algos.py) differs, and ``moment = "capped"`` is its form. It caps
+the moments instead of leaving them out. Of v_1 <= .. <= v_n it finds the first v_k with mean min(v, v_k) at least the
+budget. It clips from v_{k-1} on, so more tokens are silenced. Its floor (``least_low``, ``least_high``; 0.3 and 0.5 in
+its function, none in its scripts) never clips a ratio between 1 - low and 1 + high.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -14,7 +19,7 @@ from pydantic import PositiveFloat
 
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method, Scope
-from oapl_core.objectives.tokens import TokenAverage, weighted_ratios
+from oapl_core.objectives.tokens import Clip, TokenAverage, one_side, weighted_ratios
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,12 +36,33 @@ def first_refused(moment_T: "Tensor", budget: float) -> float:
     return float(refused_T[0]) if len(refused_T) else float("inf")
 
 
+def first_capped(moment_T: "Tensor", budget: float) -> float:
+    """Return the smallest of ``moment_T`` that the authors' code clips.
+
+    Sorted, it is the value before the first v_k with sum min(v, v_k) of at least ``budget`` times their number, or the
+    smallest itself. Infinite if the mean of all is within the budget.
+    """
+    sorted_T = moment_T.double().sort().values
+    n = len(sorted_T)
+    if not n or float(sorted_T.mean()) <= budget:
+        return float("inf")
+    above_T = sorted_T.new_ones(n).cumsum(0).flip(0) - 1
+    reached_T = sorted_T.cumsum(0) + above_T * sorted_T >= budget * n
+    return float(sorted_T[max(0, int(reached_T.nonzero()[0]) - 1)])
+
+
 class M2po(Method):
     """GRPO whose clip is a budget for the second moment of the log-ratios."""
 
     name: Literal["m2po"] = "m2po"
     budget: PositiveFloat = 0.04
     """Largest mean of (ln rho)^2 over the tokens that a clip could touch."""
+    moment: Literal["masked", "capped"] = "masked"
+    """How the mean is brought within the budget: by leaving tokens out (paper), or by capping them (authors' code)."""
+    least_low: Clip = 0.0
+    """Distance below 1 up to which no ratio is clipped (authors' function: 0.3)."""
+    least_high: Clip = 0.0
+    """Distance above 1 up to which no ratio is clipped (authors' function: 0.5)."""
     token_average: TokenAverage = "batch"
 
     scope: ClassVar[Scope] = "batch"
@@ -45,7 +71,8 @@ class M2po(Method):
     def statistics(self, step: Inputs) -> "Tensor":
         """Return the first refused second moment, the same for every sequence, [S, 1]."""
         harmful_ST = step.mask_ST & (step.held * step.advantage_S[:, None] > 0)
-        refused = first_refused(step.held[harmful_ST].square(), self.budget)
+        first = first_capped if self.moment == "capped" else first_refused
+        refused = first(step.held[harmful_ST].square(), self.budget)
         return step.advantage_S.new_full((len(step.advantage_S), 1), refused)
 
     def loss(self, inputs: Inputs) -> Loss:
@@ -55,5 +82,7 @@ class M2po(Method):
         harmful_ST = inputs.mask_ST & (inputs.held * advantage_S1 > 0)
         # >=: tokens as large as the first refused one go too, so the order of equal ones does not matter
         refused_ST = harmful_ST & (inputs.held.square() >= inputs.statistics_SK)
+        if self.least_low or self.least_high:
+            refused_ST &= ~one_side(inputs.held, advantage_S1, self.least_low, self.least_high)
         value = weighted_ratios(advantage_S1 * ~refused_ST, inputs.log_ratio, inputs, self.token_average)
         return Loss(value, clipped_ST=refused_ST)

@@ -70,5 +70,7 @@ def test_where_a_regression_ends_is_what_its_value_says() -> None:
         log_w = np.log(policy / BEHAVIOR)
         advantage = REWARD - BEHAVIOR @ REWARD + least
         kappa = least - beta * (BEHAVIOR @ log_w)
-        assert kappa >= least
+        # KL by its own sum, so that the two sides meet in no formula of the loss
+        assert kappa == pytest.approx(least + beta * float(BEHAVIOR @ np.log(BEHAVIOR / policy)), abs=1e-12)
+        assert kappa > least + 1e-3, "the policy has left b"
         assert beta * log_w + kappa * np.exp(log_w) == pytest.approx(advantage, abs=1e-6)

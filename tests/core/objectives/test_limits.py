@@ -16,7 +16,7 @@ from oapl_core.objectives.clipped.cispo import Cispo
 from oapl_core.objectives.clipped.gmpo import Gmpo
 from oapl_core.objectives.clipped.grpo import Grpo, GrpoFrozen
 from oapl_core.objectives.clipped.gspo import Gspo
-from oapl_core.objectives.clipped.m2po import M2po, first_refused
+from oapl_core.objectives.clipped.m2po import M2po, first_capped, first_refused
 from oapl_core.objectives.clipped.minpro import Minpro
 from oapl_core.objectives.clipped.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
@@ -133,6 +133,26 @@ def test_m2po_refuses_the_fewest_that_bring_the_mean_within_the_budget(moments: 
         assert np.mean([m for m in moments if m <= limit]) > budget * (1 - 1e-9) or moments.count(limit) > 1
 
 
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=30), st.floats(0.01, 2))
+def test_m2pos_code_caps_where_the_paper_leaves_out_and_so_silences_no_fewer(
+    moments: list[float], budget: float
+) -> None:
+    moment_T = torch.tensor(moments, dtype=torch.float64)
+    limit = first_capped(moment_T, budget)
+    assert (limit == math.inf) == (np.mean(moments) <= budget)
+    assert limit <= first_refused(moment_T, budget)
+    # with its cap just below the limit the mean is within the budget
+    assert limit == math.inf or limit == min(moments) or np.minimum(moments, limit).mean() < budget
+
+
+def test_m2pos_two_forms_by_hand() -> None:
+    moment_T = torch.tensor([3.0, 1.0, 10.0, 2.0])
+    assert first_refused(moment_T, 2.0) == 10.0  # the mean of 1, 2 and 3 is 2
+    assert first_capped(moment_T, 2.0) == 2.0  # 1 + 2 + 3 + 3 is 8 or more, 1 + 2 + 2 + 2 is not
+    assert first_capped(moment_T, 0.5) == 1.0
+    assert first_capped(moment_T, 4.0) == math.inf
+
+
 def test_rft_keeps_the_correct_answers_and_divides_by_their_tokens() -> None:
     kept = kept_part(Rft(), S)
     assert kept.reward.tolist() == [1.0] * int((S.reward == 1).sum())
@@ -226,6 +246,16 @@ def test_max_rl_weighs_correct_answers_by_how_rare_they_are_and_leaves_out_what_
     assert MaxRl().advantages(reward_S, group_S).tolist() == pytest.approx(expected)
 
 
+def test_max_rl_takes_rewards_of_0_and_more_and_refuses_others() -> None:
+    group_S = torch.tensor([3, 3, 3, 3])
+    found = MaxRl().advantages(torch.tensor([0.0, 1e-6, 0.0, 0.0]), group_S)
+    assert found.tolist() == pytest.approx([-1, 3, -1, -1]), "at most n - 1, however small the mean"
+    found = MaxRl().advantages(torch.tensor([0.2, 0.4, 0.8, 0.6]), group_S)
+    assert found.tolist() == pytest.approx([-0.6, -0.2, 0.6, 0.2])
+    with pytest.raises(DataError, match=r"a reward is -0.5, and the objective max_rl .* rewards of 0 or more"):
+        MaxRl().advantages(torch.tensor([-0.5, 0.52, 0.0, 0.0]), group_S)
+
+
 def test_vespo_leaves_alone_what_the_policy_left_or_made_too_likely() -> None:
     s_S = torch.tensor([-900.0, -3.0, math.log(2 / 3), 0.0, 3.0, 900.0], dtype=torch.float64)
     weight_S = Vespo().weights(s_S, torch.ones(6))
@@ -257,3 +287,18 @@ def test_bapo_widens_its_clip_until_good_answers_carry_their_share() -> None:
     assert high == pytest.approx(1.6)  # 2 high >= 0.45 (2 high + 3.9): at 1.5955
     low, high = Bapo(positive_share=0.9).bounds(ratio_ST, few_good)
     assert [low, high] == pytest.approx([0.9, 3.0])
+
+
+def test_bapos_code_raises_the_other_bound_first_and_never_learns_from_the_likeliest_bad_tokens() -> None:
+    ratio_ST = torch.tensor([[4.0, 2.0], [1.0, 0.95]])
+    few_good = torch.tensor([[1.0, 1.0], [-2.0, -2.0]])
+    low, high = Bapo(first="low", positive_share=0.45).bounds(ratio_ST, few_good)
+    assert [low, high] == pytest.approx([0.9, 1.6]), "c_low to its end, which helps nothing here, then c_high"
+    low, high = Bapo(first="low", positive_share=0.9).bounds(ratio_ST, few_good)
+    assert [low, high] == pytest.approx([0.9, 3.0])
+    bad = S.rows(S.reward == 0)
+    found = [gradient(Bapo(largest_ratio=bound), S)[torch.from_numpy(S.reward == 0)] for bound in (None, 1.1)]
+    far = torch.from_numpy(bad.mask & (np.exp(bad.x) > 1.1))
+    assert found[0][far].any()
+    assert not found[1][far].any()
+    assert found[0][~far].equal(found[1][~far])

@@ -140,7 +140,3 @@ def test_the_global_count_cannot_be_smaller_than_the_given_sequences() -> None:
 def test_shapes_that_would_broadcast_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in shape"):
         oapl_loss(torch.zeros(3), torch.zeros(3, 1), BETA2, 3)
-
-
-def test_the_defaults_are_the_papers() -> None:
-    assert (Oapl().value_temperature, Oapl().regression_temperature) == (1.0, 1e-3)

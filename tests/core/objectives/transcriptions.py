@@ -252,11 +252,24 @@ def m2po(x: Array, at: Array, s: Scene, o: M2po) -> float:
     a = grpo_advantage(s)[:, None] + np.zeros_like(at)
     suspects = [tuple(i) for i in np.argwhere(s.mask & (a * at > 0))]
     mask = np.ones_like(s.mask)
+    if o.moment == "capped":
+        return m2po_code(x, at, s, o, sorted(float(at[i] ** 2) for i in suspects))
     while suspects and np.mean([at[i] ** 2 for i in suspects]) > o.budget:
         worst = max(suspects, key=lambda i: float(at[i] ** 2))
         suspects.remove(worst)
         mask[worst] = False
     return tokens(a * np.exp(x) * mask, s, o.token_average)
+
+
+def m2po_code(x: Array, at: Array, s: Scene, o: M2po, moments: list[float]) -> float:
+    """As the authors' code: the clip from the capped mean, not below the floor, then PPO's smaller of two."""
+    a, ratio, tau, n = grpo_advantage(s)[:, None], np.exp(at), float("inf"), len(moments)
+    if n and sum(moments) > o.budget * n:
+        k = next(k for k in range(n) if sum(min(v, moments[k]) for v in moments) >= o.budget * n)
+        tau = (moments[k - 1] - 1e-12) ** 0.5 if k else 0.0
+    low, high = max(1 - np.exp(-tau), o.least_low), max(np.exp(tau) - 1, o.least_high)
+    kept = np.where(a > 0, ratio <= 1 + high, ratio >= 1 - low)
+    return tokens(a * np.exp(x) * kept, s, o.token_average)
 
 
 def bapo(x: Array, at: Array, s: Scene, o: Bapo) -> float:
@@ -268,13 +281,15 @@ def bapo(x: Array, at: Array, s: Scene, o: Bapo) -> float:
         return float(surrogate[a > 0].sum() / np.abs(surrogate).sum())
 
     while share() < o.positive_share:
-        if high + o.high_step <= o.high_to + 1e-9:
-            high += o.high_step
-        elif low + o.low_step <= o.low_to + 1e-9:
+        may_rise = {"high": high + o.high_step <= o.high_to + 1e-9, "low": low + o.low_step <= o.low_to + 1e-9}
+        if not any(may_rise.values()):
+            break
+        if may_rise["low"] and (o.first == "low" or not may_rise["high"]):
             low += o.low_step
         else:
-            break
-    return tokens(a * np.exp(x) * ppo_mask(ratio, a, 1 - low, high - 1), s, o.token_average)
+            high += o.high_step
+    kept = ppo_mask(ratio, a, 1 - low, high - 1) & ((a > 0) | (ratio <= (o.largest_ratio or np.inf)))
+    return tokens(a * np.exp(x) * kept, s, o.token_average)
 
 
 def cispo(x: Array, at: Array, s: Scene, o: Cispo) -> float:
@@ -376,8 +391,18 @@ CASES: list[tuple[Method, Transcription]] = [
         Gspo(clip_low=0.1, clip_high=0.1),
         lambda x, at, s: sequence_ratio(x, at, s, grpo_advantage(s), Gspo(clip_low=0.1, clip_high=0.1)),
     ),
-    (M2po(), lambda x, at, s: m2po(x, at, s, M2po())),
-    *((o, lambda x, at, s, o=o: bapo(x, at, s, o)) for o in (Bapo(), Bapo(positive_share=0.52, high_to=1.4))),
+    *(
+        (o, lambda x, at, s, o=o: m2po(x, at, s, o))
+        for o in (M2po(), M2po(moment="capped"), M2po(moment="capped", least_low=0.3, least_high=0.5))
+    ),
+    *(
+        (o, lambda x, at, s, o=o: bapo(x, at, s, o))
+        for o in (
+            Bapo(),
+            Bapo(positive_share=0.52, high_to=1.4),
+            Bapo(first="low", positive_share=0.52, high_to=1.4, largest_ratio=1.1),
+        )
+    ),
     (Cispo(largest_ratio=1.2), lambda x, at, s: cispo(x, at, s, Cispo(largest_ratio=1.2))),
     (Minpro(largest_ratio=1.1), lambda x, at, s: minpro(x, at, s, Minpro(largest_ratio=1.1))),
 ]
