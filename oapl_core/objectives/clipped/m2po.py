@@ -10,7 +10,7 @@ finds the same first value that is too large.
 The authors' code (Infini-AI-Lab/M2PO af54a3e, core_algos.py) differs, and ``moment = "capped"`` is its form. It caps
 the moments instead of leaving them out. Of v_1 <= .. <= v_n it finds the first v_k with mean min(v, v_k) at least the
 budget. It clips from v_{k-1} on, so more tokens are silenced. Its floor (``least_low``, ``least_high``) never clips a
-ratio between 1 - low and 1 + high: 0.3 and 0.5 in its function, none in its scripts.
+ratio between 1 - low and 1 + high. Its function has 0.3 and 0.5, its scripts have none.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
