@@ -18,6 +18,8 @@ from oapl_extras.init.init_command import init
 from oapl_extras.init.looking import DataFacts, ModelFacts
 from oapl_extras.init.writing import FirstExperiment, default_name, text
 from tests.extras.rows.foreign_rows import SCHEMAS, SUMS
+from tests.extras.rows.test_hub_rows import repository
+from tests.hub import COMMIT, serve
 from tests.reference_sets import shared_file
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import ROOT
@@ -119,10 +121,10 @@ def test_what_cannot_be_used_is_one_line_and_writes_nothing(model: Path, tmp_pat
     assert to.read_text() == "mine"
 
 
-def started(folder: Path, *arguments: str) -> None:
+def started(folder: Path, *arguments: str, **more: str) -> None:
     """Run `oapl` in a folder of its own, as a person does."""
     command = [sys.executable, "-m", "deployments.cli", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -142,4 +144,19 @@ def test_the_file_runs_a_limited_round_as_it_is(name: str, model: Path, tmp_path
     started(tmp_path, "run", str(to), "--limit", "2")
     run = Run.open(next((tmp_path / "data/runs").iterdir()))
     assert run.checkpoint(0, 1).is_dir()
-    assert (run.root / "report.md").is_file()
+    assert (run.root / "report" / "report.md").is_file()
+
+
+@pytest.mark.slow
+def test_a_data_set_of_the_hub_runs_a_limited_round_as_it_is(model: Path, tmp_path: Path) -> None:
+    kept, folder = tmp_path / "home", tmp_path / "work"
+    folder.mkdir()
+    with serve(repository(tmp_path / "repository", SCHEMAS["trl_messages"][0]()), "someone/sums") as hub:
+        there = {**hub.environment, "HF_HOME": str(kept), "HF_TOKEN": ""}
+        started(folder, "init", "--model", str(model), "--data", "hub:someone/sums", **there)
+        assert f'train = "hub:someone/sums@{COMMIT}"' in (folder / "sums.toml").read_text()
+        started(folder, "run", "sums.toml", "--limit", "2", **there)
+    run = Run.open(next((folder / "data/runs").iterdir()))
+    assert (run.root / "report" / "report.md").is_file()
+    # every row was read from the cache: the hub may be gone
+    started(folder, "run", "sums.toml", "--limit", "2", **there)
