@@ -23,8 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "data/demo"
 PROBLEMS, GROUP, MAX_TOKENS = 128, 8, 48  # problems of each set, answers to each, tokens of an answer
 EPOCHS, BATCH, LEARNING_RATE = 2, 64, 5e-4
-# beta2 sets how far an answer's log-probability may move: r - V is at most 1, so by about 1 / beta2 = 10 nats. The
-# paper's 1e-3 is for answers of 10,000 tokens; the demo's have 12.
+# An answer moves by about 1 / beta2 = 10 nats: the demo has 12 tokens, the paper 10,000, and 1e-3.
 OBJECTIVE = oapl.Oapl(value_temperature=1.0, regression_temperature=0.1)
 Rows = list[dict[str, Any]]
 

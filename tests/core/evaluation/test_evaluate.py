@@ -109,7 +109,7 @@ def test_a_folder_gives_its_rollouts_up_keeps_its_results_and_says_where_to_meas
     assert finished(EvaluationFolder.open(root)) and card.read(root / "card.json") == before
     words = [f"{one['label']}={one['path']}" for one in models]
     words += ["prompt_style=plain", "max_tokens=12", "max_prompt_tokens=64", "bootstrap_resamples=50"]
-    again = ("evaluate", *words, "--set", place / "sums.jsonl", "-n", 4, "--to", root)
+    again = ("evaluate", *words, "samples=4", "--set", place / "sums.jsonl", "--to", root)
     assert "is finished, nothing to do" in called(*again).stdout
     model(tmp_path / "two", 3.0)
     anew = called(*again)

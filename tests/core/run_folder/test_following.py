@@ -182,5 +182,5 @@ def test_one_of_one_s_own_is_found_by_its_place(run: Run, tmp_path: Path, monkey
     ):
         with pytest.raises(ConfigError, match=says):
             made(with_observers(run, name), print, ())
-    with pytest.raises(ConfigError, match="there is no observer 'mirorr'; known are mirror, assets"):
+    with pytest.raises(ConfigError, match="there is no observer 'mirorr'; known are fit, mirror, assets"):
         with_observers(run, "mirorr")

@@ -59,7 +59,11 @@ def shown_run(folder: Path, model: Path, **training: Any) -> Run:
     """A run whose demonstrations are made."""
     folder.mkdir(parents=True, exist_ok=True)
     problem = {"problem_id": "p", "kind": "math", "statement": "What is 1 + 1?", "answer": "2"}
-    for name, rows in (("train", [problem]), ("heldout", [problem | {"problem_id": "h"}]), ("shown", demonstrations())):
+    for name, rows in (
+        ("train", [problem]),
+        ("heldout", [problem | {"problem_id": "h", "statement": "What is 2 + 2?", "answer": "4"}]),
+        ("shown", demonstrations()),
+    ):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     values = {
         "name": "shown",

@@ -60,7 +60,7 @@ def test_each_rule_takes_its_answer(pool: Any, rule: Any, text: str, answer: str
     ("rule", "message"),
     [
         ({"regex": "(6"}, "`answer`: is not a regular expression: missing \\)"),
-        ({"regex": " "}, "`answer`: write one of last-box, first-box, hash, number, {regex"),
+        ({"regex": " "}, "`answer`: write one of last-box, first-box, hash, number, whole, {regex"),
         ({"regex": "6", "after": "7"}, "`answer`: write one of"),
         ("box", "`answer`: write one of"),
         (7, "`answer`: write one of"),

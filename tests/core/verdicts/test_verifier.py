@@ -252,4 +252,5 @@ def test_only_judgements_have_a_reward() -> None:
     rewards = {outcome: outcome.reward for outcome in Outcome}
     assert rewards.pop(Outcome.PASSED) == 1.0
     assert rewards.pop(Outcome.VERIFIER_ERROR) is None
+    assert rewards.pop(Outcome.OPEN) is None
     assert set(rewards.values()) == {0.0}
