@@ -268,3 +268,31 @@ def test_thinking_is_switched_in_the_template_or_refused(tmp_path: Path, model: 
     ends = {None: "assistant\n", True: "assistant\n", False: "<think>\n\n</think>\n\n"}
     for thinking, end in ends.items():
         assert load_encoder(tmp_path, thinking)([{"role": "user", "content": "?"}])[0].endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        ({"statement": "q", "answer": "q"}, "`answer` and `statement` are both read from 'q'"),
+        ({"question": "q"}, "'question' is no column of a problem; the columns are problem_id, kind, statement"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused_with_the_settings(columns: dict[str, str], line: str) -> None:
+    problems = {"train": "a", "heldout": "b", "columns": columns}
+    with pytest.raises(ConfigError, match="`problems.columns`") as caught:
+        parse_experiment({"name": "p", "model": "m", "problems": problems}, "test")
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("problems", "line"),
+    [
+        ({"train": "a"}, "give `heldout`, files of problems that are only measured on, or split"),
+        ({"train": "a", "heldout": "b", "split": {"heldout": 2}}, "`split` and `heldout` exclude each other"),
+    ],
+)
+def test_what_is_measured_is_said_once(problems: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_experiment({"name": "p", "model": "m", "problems": problems}, "test")
+    assert line in str(caught.value)

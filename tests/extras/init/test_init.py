@@ -121,12 +121,13 @@ def test_what_cannot_be_used_is_one_line_and_writes_nothing(model: Path, tmp_pat
     assert to.read_text() == "mine"
 
 
-def started(folder: Path, *arguments: str, **more: str) -> None:
+def started(folder: Path, *arguments: str, **more: str) -> str:
     """Run `oapl` in a folder of its own, as a person does."""
     command = [sys.executable, "-m", "deployments.cli", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 @pytest.mark.slow  # eight rounds with real engines: ten minutes on two cores
@@ -160,3 +161,12 @@ def test_a_data_set_of_the_hub_runs_a_limited_round_as_it_is(model: Path, tmp_pa
     assert (run.root / "report" / "report.md").is_file()
     # every row was read from the cache: the hub may be gone
     started(folder, "run", "sums.toml", "--limit", "2", **there)
+
+
+@pytest.mark.slow
+def test_check_samples_three_prompts_and_shows_their_rewards(model: Path, tmp_path: Path) -> None:
+    data = write(tmp_path / "sums.jsonl", SCHEMAS["verifiers"][0]())
+    said = started(tmp_path, "init", "--model", str(model), "--data", str(data), "--check")
+    assert said.count("\n[answer] ") == said.count("\n[reward] ") == 6, "two answers to each of three"
+    assert said.count("\n--- ") == 3 and "gold '" in said
+    assert (tmp_path / "sums.toml").is_file() and not (tmp_path / "data").exists(), "its run is not kept"
