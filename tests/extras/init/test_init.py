@@ -169,4 +169,4 @@ def test_check_samples_three_prompts_and_shows_their_rewards(model: Path, tmp_pa
     said = started(tmp_path, "init", "--model", str(model), "--data", str(data), "--check")
     assert said.count("\n[answer] ") == said.count("\n[reward] ") == 6, "two answers to each of three"
     assert said.count("\n--- ") == 3 and "gold '" in said
-    assert (tmp_path / "sums.toml").is_file() and not (tmp_path / "data").exists(), "its run is not kept"
+    assert (tmp_path / "sums.toml").is_file() and not (tmp_path / "data/runs").exists(), "its run is not kept"
