@@ -405,7 +405,12 @@ METHODS = {
 
 
 def _summary(results: Results) -> str:
-    rows = [
+    return asked_table([*_asked_of_lags(results), *_asked_of_one_file(results)])
+
+
+def _asked_of_lags(results: Results) -> list[Asked]:
+    """List the questions of claims a to e."""
+    return [
         collapsed(
             "a",
             "GRPO, refreshed, on one policy's rollouts for 270 steps",
@@ -431,6 +436,12 @@ def _summary(results: Results) -> str:
         sided("d", "OAPL above GRPO off by one, k = 4", against(results, "oapl-lag50", "grpo-off1", LAST, 4)),
         _signs(results, "e", "rollouts of OAPL to 50 %, against GRPO off by one", "rollouts"),
         _signs(results, "e", "CPU seconds of the same", "cpu_s"),
+    ]
+
+
+def _asked_of_one_file(results: Results) -> list[Asked]:
+    """List the questions of claims f and g."""
+    return [
         better(
             "f",
             "training without the filter, against the paper's",
@@ -455,7 +466,6 @@ def _summary(results: Results) -> str:
             )
         ),
     ]
-    return asked_table(rows)
 
 
 def _note(results: Results, one: str, other: str, step: int) -> str:

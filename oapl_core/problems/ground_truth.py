@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oapl_core.problems.compressed_tests import Dropped, RefusedPickle, private_tests
+from oapl_core.problems.problem_set import PROGRAMS
 
 _PACKED = 32
 """Fewest characters of packed tests."""
@@ -18,7 +19,7 @@ _PACKED = 32
 
 def to_text(problem: Mapping[str, Any]) -> str:
     """Write the ground truth of a problem of tables.PROBLEMS."""
-    if problem["kind"] in ("math", "text", "open"):
+    if problem["kind"] not in PROGRAMS:
         return str(problem["answer"] or "")
     inputs = [test["input"] for test in problem["tests"]]
     if problem["kind"] == "function":

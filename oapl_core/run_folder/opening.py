@@ -22,7 +22,7 @@ from oapl_core.run_folder.resolving import resolved
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
-from oapl_core.settings.rehearsal import rehearsal
+from oapl_core.settings.rehearsal import rehearsal, rehearsed_name
 
 _LEAST_FREE_BYTES = 512 * 2**20
 _NONE: Mapping[Path, Run] = MappingProxyType({})
@@ -44,9 +44,12 @@ def find(source: Path, overrides: Sequence[str] = (), limit: int | None = None) 
         DataError: the folder is not a run's.
     """
     if not source.is_dir():
-        experiment = resolved(load_experiment(source, overrides))
-        if limit is not None:
-            experiment = rehearsal(experiment, limit)
+        experiment = load_experiment(source, overrides)
+        if limit is None:
+            experiment = resolved(experiment, experiment.run_dir)
+        else:
+            named = experiment.model_copy(update={"name": rehearsed_name(experiment, limit)})
+            experiment = rehearsal(resolved(experiment, named.run_dir), limit)
         return Run(experiment.run_dir, experiment)
     changes = [*overrides, *([] if limit is None else [f"--limit {limit}"])]
     if changes:

@@ -21,25 +21,26 @@ _ANSWERED = ("sampling", "evaluation")
 """Groups of settings that limit an answer."""
 
 
-def resolved(experiment: Experiment) -> Experiment:
-    """Return the experiment with the commits and lengths of its run.json, else with today's.
+def resolved(experiment: Experiment, root: Path) -> Experiment:
+    """Return the experiment with its run's commits and lengths, else today's; ``root``: the run's folder.
 
     Raises:
         ConfigError: the hub does not tell the commit of a data set.
     """
-    return _with_lengths(_with_commits(experiment))
+    # commits are those of a rehearsal's folder, too; its lengths are its own
+    return _with_lengths(_with_commits(experiment, root))
 
 
-def _recorded(experiment: Experiment) -> Experiment | None:
-    """Read the settings that the run began with, if there is one."""
-    return Run.open(experiment.run_dir).config if (experiment.run_dir / "run.json").exists() else None
+def _recorded(root: Path) -> Experiment | None:
+    """Read the settings that the run in a folder began with, if there is one."""
+    return Run.open(root).config if (root / "run.json").exists() else None
 
 
-def _with_commits(experiment: Experiment) -> Experiment:
+def _with_commits(experiment: Experiment, root: Path) -> Experiment:
     named = [name for name in _named(experiment) if unpinned(name)]
     if not named:
         return experiment
-    recorded = _recorded(experiment)
+    recorded = _recorded(root)
     earlier = list(_named(recorded)) if recorded else []
     found = {name: _pinned(name, earlier) for name in named}
     sets = experiment.problems
@@ -59,7 +60,7 @@ def _with_lengths(experiment: Experiment) -> Experiment:
     left = _positions(experiment) - prompt
     if left >= longest and experiment.hub_model is None:
         return experiment
-    recorded = _recorded(experiment)  # the hub may be away today, and what a run began with is known
+    recorded = _recorded(experiment.run_dir)  # the hub may be away today, and what a run began with is known
     limits = {
         name: getattr(recorded, name).max_tokens if recorded else int(min(getattr(experiment, name).max_tokens, left))
         for name in unset

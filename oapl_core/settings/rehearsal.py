@@ -26,7 +26,7 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     """
     values = experiment.model_dump(mode="json")
     problems, sampling, evaluation = values["problems"], values["sampling"], values["evaluation"]
-    values["name"] = f"{experiment.name}-limit{limit}"
+    values["name"] = rehearsed_name(experiment, limit)
     problems["limit"] = limit
     if division := experiment.problems.split:  # of one file as many for each split
         parts = {"heldout": limit, "validation": limit if division.validation else 0}
@@ -50,6 +50,11 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     if experiment.model is not None and experiment.hub_model is None and not experiment.model.exists():
         _use_demo_model(values)
     return parse_experiment(values, f"--limit {limit}")
+
+
+def rehearsed_name(experiment: Experiment, limit: int) -> str:
+    """Name the rehearsal of an experiment: it has a run folder of its own."""
+    return f"{experiment.name}-limit{limit}"
 
 
 def _some(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:

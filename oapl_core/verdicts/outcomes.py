@@ -38,16 +38,7 @@ class Outcome(StrEnum):
         return self in _REPEATABLE
 
 
-_REPEATABLE = frozenset(
-    {
-        Outcome.PASSED,
-        Outcome.WRONG_ANSWER,
-        Outcome.RUNTIME_ERROR,
-        Outcome.COMPILE_ERROR,
-        Outcome.NOT_JUDGEABLE,
-        Outcome.OPEN,
-    }
-)
+_REPEATABLE = frozenset(map(Outcome, "passed wrong_answer runtime_error compile_error not_judgeable open".split()))
 
 
 def failure(execution: Execution) -> Outcome | None:

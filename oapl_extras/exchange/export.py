@@ -17,6 +17,7 @@ from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.problems.ground_truth import to_text
+from oapl_core.problems.problem_set import PROGRAMS
 from oapl_core.problems.prompts import conversation
 from oapl_core.progress import say
 from oapl_core.run_folder.recorded import IMPORTED
@@ -132,7 +133,7 @@ def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any
         name: {
             "data_source": known[name]["structure"] or run.root.name,
             "prompt": conversation(known[name], wording),
-            "ability": {"math": "math", "text": "text", "open": "open"}.get(known[name]["kind"], "code"),
+            "ability": "code" if known[name]["kind"] in PROGRAMS else known[name]["kind"],
             "reward_model": {"style": "rule", "ground_truth": to_text(known[name])},
             "extra_info": {"split": known[name]["split"], "index": first_index + i, "problem_id": name},
         }

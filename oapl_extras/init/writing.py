@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.planning.memory import GPU_TILE, rank_memory
+from oapl_core.plugins import names
 from oapl_core.settings.training import TrainingConfig
 from oapl_extras.init.looking import DataFacts, ModelFacts
 
@@ -166,7 +167,7 @@ def _sampling(wanted: FirstExperiment) -> Iterator[str]:
         )
     yield ""
     yield "[objective]"
-    yield _line("name", '"oapl"', "the paper's; docs/objectives.md has 33 more")
+    yield _line("name", '"oapl"', f"the paper's; docs/objectives.md has {len(names('objective')) - 1} more")
     yield _line("value_temperature", "1.0", "beta1, for rewards from 0 to 1 (paper)")
     moves = 1 / wanted.beta2
     yield _line(

@@ -66,7 +66,21 @@ def test_names_get_their_commit(named: str, asked: tuple[str, str | None], whole
     assert unpinned(named) == asked
     assert str(pinned(Path(named), COMMIT)) == whole
     assert unpinned(whole) is None
-    assert unpinned("data/train.jsonl") is None or not Path("data/train.jsonl").exists()
+
+
+def test_a_folder_that_is_there_is_no_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert unpinned("models/mine") == ("models/mine", None)
+    (tmp_path / "models/mine").mkdir(parents=True)
+    assert unpinned("models/mine") is None
+
+
+def test_a_rehearsal_keeps_the_commit_that_it_began_with(tmp_path: Path, hub: Hub) -> None:
+    file = experiment(tmp_path, "hub:someone/sums")
+    run = Run.create(find(file, limit=2).config)
+    hub.asked.clear()
+    assert find(file, limit=2).config == run.config
+    assert not hub.asked, "the run.json of the rehearsal knows the commit"
 
 
 def test_a_data_set_is_pinned_once_and_its_rows_are_problems(tmp_path: Path, hub: Hub) -> None:
