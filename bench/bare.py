@@ -103,7 +103,7 @@ class _NoJail(Jail):
 
 def serve(fd: str) -> None:
     """In the bare server's process."""
-    fork_server.serve(socket.socket(fileno=int(fd)), _NoJail(), fork_server._warm_up())
+    fork_server.serve(socket.socket(fileno=int(fd)), fork_server.answered(()), _NoJail(), fork_server._warm_up())
 
 
 class BareServer(ServerProcess):

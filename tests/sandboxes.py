@@ -22,8 +22,8 @@ NOBODY = 65534
 
 
 def sandbox(workers: int = 2) -> Sandbox:
-    """A sandbox at the level under test."""
-    return Sandbox(workers=workers, level=LEVEL)
+    """A sandbox at the level under test, which also runs checks and sessions."""
+    return Sandbox(workers=workers, level=LEVEL, serves=("checks", "sessions"))
 
 
 @cache

@@ -90,7 +90,7 @@ def _verify_program(program: Path, tests: Path) -> int:
     rules, passed = GradingRules.of(problem, config), 0
     table = Table("test", "outcome", "CPU ms", "wall ms", "MiB", "expected", "printed", box=None)
     # one process: a row's times are then not disturbed by another test
-    with Sandbox(1, config.minimum_level, libraries=config.libraries, toolchain=rules.toolchain) as sandbox:
+    with Sandbox(1, config.minimum_level, None, config.libraries, rules.toolchain, rules.serves) as sandbox:
         made = sandbox.compiled(rules.program(source))
         if isinstance(made, Execution):
             tell(f"{Outcome.COMPILE_ERROR}: {made.detail}")

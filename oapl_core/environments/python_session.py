@@ -34,7 +34,8 @@ class _Shared:
         with cls.lock:
             key = libraries, minimum_level, workers
             if key not in cls.sandboxes:
-                cls.sandboxes[key] = Sandbox(workers, minimum_level, libraries=libraries).__enter__()
+                started = Sandbox(workers, minimum_level, libraries=libraries, serves=("sessions",))
+                cls.sandboxes[key] = started.__enter__()
                 atexit.register(cls.close)  # they would end with this process as well, a moment later
             return cls.sandboxes[key]
 
@@ -129,7 +130,7 @@ class PythonSession(ToolEnvironment):
     def _ready(self) -> Session:
         """Return the session, with its whole history run in it."""
         if self._session is None:
-            self._session = _Shared.sandbox(*self._sandbox).session(self._limits)
+            self._session = Session(_Shared.sandbox(*self._sandbox), self._limits)
             for code in self._history:
                 reply = self._session.run(code, self._time())
                 if reply.is_over:  # it may ask for the time, or a machine under load took longer

@@ -48,6 +48,11 @@ are facts about it (test_own_fault.py). Only the machine can cause a SIGKILL tha
 neither send signals nor change its limit of CPU time. It can help to exhaust a machine whose memory is less than
 `workers` times `memory_mb`. The kernel may then kill any process, which is a verifier error.
 
+A fork server is told at its start what it answers beside Python programs (fork_server.py): checks, programs of other
+languages, or sessions. It loads the code for these alone, before its root changes and before the first request. Later
+neither it nor a child can import anything of ours. So a program that prints shares its memory with no code of the
+checks, and only a server for tools shows the system's tools.
+
 Assert-style checks (`Program.is_checked`) call the program from a second child, confined alike (judge.py). Plain data
 (plain_data.py) comes back; every other value stays with the program, which the checks may ask for data. Comparing such
 a value ends the checks as `not_judgeable`. A check that asks the program itself whether an answer is correct believes

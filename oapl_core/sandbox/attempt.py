@@ -4,7 +4,7 @@ Runs inside the fork server and reads nothing that a program wrote, so that no s
 It knows how many bytes the child put into a socket, the kernel's clocks, the sizes of the child's files and how it
 ended. CPU time is the kernel's count for the whole process. A test that exceeds its share is killed with its pid
 namespace, so no process that it started survives. Assert-style checks have a second child (judge.py), which decides;
-the program's own child only answers it.
+the program's own child only answers it. Which process a request needs, the module says that answers it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,35 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
-from oapl_core.sandbox import linux
-from oapl_core.sandbox.checks.judge import GONE, JudgeTask, run_judge
-from oapl_core.sandbox.child import MARK_LAST, UNFIT, ProgramTask, run_child
+from oapl_core.sandbox import linux, wire
+from oapl_core.sandbox.child import GONE, MARK_LAST, UNFIT, ProgramTask, run_child
 from oapl_core.sandbox.jail import Ceilings, Jail
 from oapl_core.sandbox.prelude import Prelude
-from oapl_core.sandbox.process import run_process
 
 _START_SECONDS = 20.0  # for confinement and compilation, on a machine that is overloaded
 _DYING_SECONDS = 1.0
 _LOOK_EVERY_S = 0.1
 _BUFFER = bytearray(4096)  # one for all children, wiped after use: an allocation could be copied into a later child
+
+
+Run = Callable[[ProgramTask, int], NoReturn]
+"""Work of a program's process: its task, and the process id of the fork server."""
+
+
+@dataclass(frozen=True)
+class JudgeTask:
+    """Task of the checks' process, inherited by the fork: its open files and its ceilings."""
+
+    checks: int
+    """JSON with `checks`, `starter` and `entry_point`."""
+    verdict: int
+    errors: int
+    channel: int
+    ceilings: Ceilings
 
 
 class ChildBroken(Exception):
@@ -112,13 +126,42 @@ class RunningRequest:
         return (*self.task.all_files, self.marks)
 
 
-def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude) -> RunningRequest:
-    """Forks the child for the `files` of a request; with checks a second one, and a channel between the two."""
+def answer(
+    connection: socket.socket, jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude
+) -> None:
+    """Answers a request that has a program in Python; returns when its tests have ended."""
+    tell(connection, start(jail, header, files, lambda task, server: run_child(jail, task, prelude, server)))
+
+
+def tell(connection: socket.socket, attempt: RunningRequest) -> None:
+    """Sends the facts of each test of an attempt, as it ends, and that the request has."""
+    broken, last = "", list[dict[str, Any]]()
+    try:
+        for facts in watch(attempt, connection):
+            if attempt.finished < attempt.tests:
+                wire.send(connection, facts)
+            else:
+                last = [facts]  # goes out with the end of the request: the supervisor wakes up once for both
+    except ChildBroken as error:
+        broken = str(error)
+    finally:
+        close(attempt)
+    wire.send(connection, *last, {"end": True, "broken": broken})
+
+
+def start(
+    jail: Jail,
+    header: dict[str, Any],
+    files: Sequence[int],
+    run: Run,
+    judge: Callable[[JudgeTask, int], NoReturn] | None = None,
+) -> RunningRequest:
+    """Forks the child for the `files` of a request; with checks a `judge` as well, and a channel between the two."""
     counted, marks = (end.detach() for end in socket.socketpair())
     os.set_blocking(counted, False)  # this process must never wait for a program
     program, output, results, errors, records, *inputs = files
-    ours, theirs = socket.socketpair() if header["is_checked"] else (None, None)
-    checks, verdict = (inputs.pop(-2), inputs.pop(-1)) if header["is_checked"] else (-1, -1)
+    ours, theirs = socket.socketpair() if judge else (None, None)
+    checks, verdict = (inputs.pop(-2), inputs.pop(-1)) if judge else (-1, -1)
     # 2 s more than all tests may take: this process kills a child that exceeds its share, and knows which test it was.
     ceilings = Ceilings(
         cpu_s=int(header["cpu_s"] * len(inputs)) + 2,
@@ -132,16 +175,14 @@ def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Pre
     task = ProgramTask(*of_program, marks, channel, ceilings, tuple(files))
     server_pid = os.getpid()  # by its name in this namespace: a child in its own sees 0 as its parent
     pid = jail.fork()
-    if pid == 0 and "command" in header:
-        run_process(jail, task, header, server_pid)
     if pid == 0:
-        run_child(jail, task, prelude, server_pid)
+        run(task, server_pid)
     os.close(marks)  # the child's end alone keeps the socket open: its end of file says that the program closed it
     attempt = RunningRequest(task, header["cpu_s"], header["wall_s"], Child.of(pid), len(inputs), counted)
-    if ours and theirs:
+    if judge and ours and theirs:
         pid = jail.fork()
         if pid == 0:
-            run_judge(jail, JudgeTask(checks, verdict, errors, ours.fileno(), ceilings), prelude, server_pid)
+            judge(JudgeTask(checks, verdict, errors, ours.fileno(), ceilings), server_pid)
         attempt.judge = Child.of(pid)
         ours.close()
         theirs.close()

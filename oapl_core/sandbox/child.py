@@ -19,12 +19,13 @@ import sys
 import threading
 import traceback
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-from oapl_core.sandbox.checks import calls, stand_ins
+from oapl_core.sandbox.checks import stand_ins
 from oapl_core.sandbox.checks.fast_names import as_function
 from oapl_core.sandbox.jail import Ceilings, Jail
 from oapl_core.sandbox.prelude import Prelude, entry
@@ -35,6 +36,8 @@ MARK_LAST = 1024
 counts bytes and looks at none, so a number is all that a mark can say."""
 UNFIT = 70
 """Exit code of a child that could not confine itself; before the first mark."""
+GONE = 71
+"""Exit code of the checks when the program's process ended under them."""
 _PLACES = sorted({f"{os.path.dirname(os.__file__)}/", *(f"{p.rstrip('/')}/" for p in sys.path if len(p) > 1)}, key=len)
 """Folders that modules are imported from, the longest last: where they lie on this machine is nobody's business."""
 RECURSION_LIMIT = 50_000  # programs that set none of their own recurse through 1e4 nodes
@@ -80,15 +83,23 @@ class CompiledProgram:
     bytecode: CodeType
 
 
-def run_child(jail: Jail, task: ProgramTask, prelude: Prelude, server_pid: int) -> NoReturn:
-    """Runs `task` and exits, whatever happens: this process must never continue as a copy of the fork server."""
+Serve = Callable[[int, CompiledProgram, ModuleType, Callable[[BaseException], None]], None]
+"""Runs a program and answers checks that call it: the channel to them, the program, its module, who is told of errors.
+"""
+
+
+def run_child(jail: Jail, task: ProgramTask, prelude: Prelude, server_pid: int, serve: Serve | None = None) -> NoReturn:
+    """Runs `task` and exits, whatever happens: this process must never continue as a copy of the fork server.
+
+    With checks, which are in another process, `serve` answers them in place of the tests.
+    """
     try:
-        _run(jail, task, prelude, server_pid)
+        _run(jail, task, prelude, server_pid, serve)
     finally:
         os._exit(1)
 
 
-def _run(jail: Jail, task: ProgramTask, prelude: Prelude, server_pid: int) -> None:
+def _run(jail: Jail, task: ProgramTask, prelude: Prelude, server_pid: int, serve: Serve | None) -> None:
     """Confines this process and runs the tests in order; ends early after an abnormal test."""
     confine(jail, server_pid, task.ceilings, task.errors, task.own_files())
     sys.setrecursionlimit(RECURSION_LIMIT)
@@ -107,7 +118,8 @@ def _run(jail: Jail, task: ProgramTask, prelude: Prelude, server_pid: int) -> No
     for number in range(len(task.inputs)):
         if "random" in program.source:
             _seed(program.source, task.inputs[number])
-        ended_well = run_test(task, number, program, prelude.main(CALLED_MODULE if program.entry_point else "__main__"))
+        main = prelude.main(CALLED_MODULE if program.entry_point else "__main__")
+        ended_well = run_test(task, number, program, main, serve)
         is_over = number == last or not ended_well or _leaves_traces()
         os.write(task.marks, bytes(1 + MARK_LAST * is_over))
         if is_over:
@@ -180,7 +192,9 @@ def read_program(task: ProgramTask) -> CompiledProgram:
     return CompiledProgram(source, about["entry_point"], about["starter"], compiled)
 
 
-def run_test(task: ProgramTask, number: int, program: CompiledProgram, main: ModuleType) -> bool:
+def run_test(
+    task: ProgramTask, number: int, program: CompiledProgram, main: ModuleType, serve: Serve | None = None
+) -> bool:
     """Runs one test in `main`; false after an abnormal end, when nothing must follow."""
     for source, target in ((task.inputs[number], 0), (task.output, 1), (task.errors, 2)):
         os.dup2(source, target)
@@ -191,8 +205,8 @@ def run_test(task: ProgramTask, number: int, program: CompiledProgram, main: Mod
     exit_code = 0
     try:
         try:
-            if task.channel >= 0:
-                calls.serve(task.channel, program, main, complain_of)
+            if serve:
+                serve(task.channel, program, main, complain_of)
             elif program.entry_point:
                 _call(task, number, program, main)
             else:

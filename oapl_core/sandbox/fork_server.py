@@ -1,8 +1,9 @@
 """The fork server: a small fresh Python process that forks a confined child for every program.
 
-Started by sandbox.py as `python -P -s -S -c ... FD LEVEL TOOLS LIBRARY...` (TOOLS is empty for Python); speaks
-wire.py over the socket FD. It passes on the files of a request and never reads them. Its memory, of which every child
-gets a copy, holds no byte of a program, an input or an output. It has three processes:
+Started by sandbox.py as `python -P -s -S -c ... FD LEVEL SERVES LIBRARY...`; speaks wire.py over the socket FD. SERVES
+names the requests that it answers beside those for Python programs, with commas, and may be empty. Their modules alone
+are loaded, before the root changes. It passes on the files of a request and never reads them. Its memory, of which
+every child gets a copy, holds no byte of a program, an input or an output. It has three processes:
 
     watcher    in the host's namespaces; writes the id maps, dies with the supervisor, takes the others with it
     gatekeeper (full level) unshares user, mount, pid, net, ipc and uts namespaces and waits
@@ -25,11 +26,11 @@ import site
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from oapl_core.sandbox import attempt, child, keeper, linux, wire
+from oapl_core.sandbox import attempt, child, linux, wire
 from oapl_core.sandbox.jail import FALLBACK, FULL, NOBODY, Ceilings, Jail, VisiblePaths, enter_root, interpreter_paths
 from oapl_core.sandbox.prelude import Prelude, hide_our_modules, rehearse
 
@@ -39,6 +40,14 @@ from oapl_core.sandbox.prelude import Prelude, hide_our_modules, rehearse
 _PRIVATE = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID
 _ALL_NAMESPACES = _PRIVATE | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 _TWO_IDS, _ONE_ID = b"2", b"1"
+Answer = Callable[[socket.socket, Jail, dict[str, Any], Sequence[int], Prelude], None]
+"""Answers one request: the supervisor's socket, the walls, the request's header and files, the names of programs."""
+_ANSWERED_BY = {
+    "tools": "oapl_core.sandbox.process",
+    "checks": "oapl_core.sandbox.checks.judge",
+    "sessions": "oapl_core.sandbox.keeper",
+}
+"""Modules that answer requests which are not for Python programs alone, by what a server is started for."""
 _HARMLESS = (
     ("import sys\nfor line in sys.stdin:\n    print(sum(map(int, line.split())))\n", None, b"1 2\n"),
     ("def f(x: int) -> str:\n    return f'{x}'\n", "f", b"[1]"),
@@ -48,18 +57,19 @@ _HARMLESS = (
 
 def main(arguments: list[str]) -> None:
     """Runs the watcher; returns when the server has ended or the supervisor is gone."""
-    fd, level, tools, *libraries = arguments
+    fd, level, serves, *libraries = arguments
     linux.require_supported()
     supervisor = os.getppid()
     connection = socket.socket(fileno=int(fd))
-    paths = interpreter_paths(libraries, with_tools=bool(tools))
+    answers = answered(serves.split(",") if serves else [])
+    paths = interpreter_paths(libraries, with_tools="tools" in answers)
     if level == FULL:
-        pid, gatekeeper = _start_gatekeeper(connection, paths)
+        pid, gatekeeper = _start_gatekeeper(connection, paths, answers)
         if gatekeeper.recv(1):
             gatekeeper.send(_write_id_maps(pid))
     else:
         watcher = os.getpid()
-        pid = _fork(lambda: _serve_fallback(connection, paths, watcher))
+        pid = _fork(lambda: _serve_fallback(connection, paths, answers, watcher))
     connection.close()
     gone = os.pidfd_open(pid)
     while not select.select([gone], [], [], 0.5)[0]:
@@ -67,6 +77,12 @@ def main(arguments: list[str]) -> None:
             os.kill(pid, signal.SIGKILL)
             return
     os.waitpid(pid, 0)
+
+
+def answered(serves: Sequence[str]) -> Mapping[str, Answer]:
+    """Load what answers requests; after the root has changed nothing of ours can be imported, by any process below."""
+    others = {name: importlib.import_module(_ANSWERED_BY[name]).answer for name in serves}
+    return {"programs": attempt.answer, **others}
 
 
 def _fork(body: Callable[[], None]) -> int:
@@ -85,7 +101,9 @@ def _fork(body: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def _start_gatekeeper(connection: socket.socket, paths: VisiblePaths) -> tuple[int, socket.socket]:
+def _start_gatekeeper(
+    connection: socket.socket, paths: VisiblePaths, answers: Mapping[str, Answer]
+) -> tuple[int, socket.socket]:
     """Start the gatekeeper; returns its process id and the socket on which it asks for its id maps.
 
     Only a process outside of its user namespace may write the maps.
@@ -105,7 +123,7 @@ def _start_gatekeeper(connection: socket.socket, paths: VisiblePaths) -> tuple[i
         if not ids:
             return
         # unshare moves only children into the pid namespace, so the server has to be one.
-        server = _fork(lambda: _serve_full(connection, paths, ids == _TWO_IDS))
+        server = _fork(lambda: _serve_full(connection, paths, answers, ids == _TWO_IDS))
         connection.close()
         os.waitpid(server, 0)
 
@@ -130,19 +148,22 @@ def _write_id_maps(pid: int) -> bytes:
         return _ONE_ID
 
 
-def _serve_full(connection: socket.socket, paths: VisiblePaths, drop_uid: bool) -> None:
+def _serve_full(connection: socket.socket, paths: VisiblePaths, answers: Mapping[str, Answer], drop_uid: bool) -> None:
     linux.die_with_parent(signal.SIGKILL)
     pid_namespace, size = os.open("/proc/self/ns/pid", os.O_RDONLY), _open_size()
     prelude = _warm_up()  # before the root changes: it imports from where this process found its modules
     enter_root(paths)
-    serve(connection, Jail(FULL, paths, drop_uid, pid_namespace, size), prelude)
+    serve(connection, answers, Jail(FULL, paths, drop_uid, pid_namespace, size), prelude)
 
 
-def _serve_fallback(connection: socket.socket, paths: VisiblePaths, watcher: int) -> None:
+def _serve_fallback(
+    connection: socket.socket, paths: VisiblePaths, answers: Mapping[str, Answer], watcher: int
+) -> None:
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() == watcher:
         prelude = _warm_up()
-        serve(connection, Jail(FALLBACK, paths, drop_uid=False, pid_namespace=-1, size=_open_size()), prelude)
+        jail = Jail(FALLBACK, paths, drop_uid=False, pid_namespace=-1, size=_open_size())
+        serve(connection, answers, jail, prelude)
 
 
 def _open_size() -> int:
@@ -180,12 +201,12 @@ def _rehearse(source: str, entry_point: str | None, data: bytes) -> None:
         os.close(fd)
 
 
-def serve(connection: socket.socket, jail: Jail, prelude: Prelude) -> None:
+def serve(connection: socket.socket, answers: Mapping[str, Answer], jail: Jail, prelude: Prelude) -> None:
     """Answers requests until the supervisor closes its end."""
     scratch = jail.scratch if jail.level == FULL else "/"
     os.environ.update(TMPDIR=scratch, HOME=scratch)
     os.environ.pop("PYTHONHASHSEED", None)
-    imported, keepers = set[str](), set[int]()
+    imported = set[str]()
     hide_our_modules()
     _freeze()
     jail.note_size()
@@ -193,12 +214,7 @@ def serve(connection: socket.socket, jail: Jail, prelude: Prelude) -> None:
     while request := wire.receive_request(connection):
         header, files = request
         _import_once(imported, header["libraries"])
-        keeper.reap(keepers)
-        if header.get("is_session"):
-            keepers.add(keeper.start(jail, header, files, prelude, connection))
-            wire.send(connection, {"end": True, "broken": ""})
-            continue
-        _answer(connection, attempt.start(jail, header, files, prelude))
+        answers[header["serves"]](connection, jail, header, files, prelude)
 
 
 def _import_once(imported: set[str], libraries: list[str]) -> None:
@@ -216,18 +232,3 @@ def _freeze() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _answer(connection: socket.socket, running: attempt.RunningRequest) -> None:
-    broken, last = "", list[dict[str, Any]]()
-    try:
-        for facts in attempt.watch(running, connection):
-            if running.finished < running.tests:
-                wire.send(connection, facts)
-            else:
-                last = [facts]  # goes out with the end of the request: the supervisor wakes up once for both
-    except attempt.ChildBroken as error:
-        broken = str(error)
-    finally:
-        attempt.close(running)
-    wire.send(connection, *last, {"end": True, "broken": broken})

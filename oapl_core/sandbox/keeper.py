@@ -27,12 +27,17 @@ CALL = struct.Struct("<d")
 """From the supervisor: run what lies in the input, for at most so many seconds."""
 MOST_CALLS = 1000
 """Calls of one session, at most: its total of CPU time is for so many."""
+_KEEPERS = set[int]()
+"""Process ids of the keepers of this server."""
 _START_SECONDS = 20.0
 _BUFFER = bytearray(4096)  # as in attempt.py: marks are counted and wiped
 
 
-def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude, connection: socket.socket) -> int:
-    """Forks a keeper for the `files` of a request and returns its process id; the files are closed here."""
+def answer(
+    connection: socket.socket, jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude
+) -> None:
+    """Forks a keeper for a request, which then needs none of the server's time; the files are closed here."""
+    _reap()
     server_pid = os.getpid()
     pid = linux.fork()
     if pid == 0:
@@ -45,7 +50,8 @@ def start(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Pre
             os._exit(0)
     for fd in files:
         os.close(fd)
-    return pid
+    _KEEPERS.add(pid)
+    wire.send(connection, {"end": True, "broken": ""})
 
 
 def _keep(jail: Jail, header: dict[str, Any], files: Sequence[int], prelude: Prelude) -> None:
@@ -129,8 +135,8 @@ def _drain(marks: int) -> bool:
     return was_marked
 
 
-def reap(keepers: set[int]) -> None:
+def _reap() -> None:
     """Forgets keepers that have ended."""
-    for pid in list(keepers):
+    for pid in list(_KEEPERS):
         if os.waitpid(pid, os.WNOHANG)[0]:
-            keepers.discard(pid)
+            _KEEPERS.discard(pid)

@@ -10,14 +10,23 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from oapl_core.sandbox import attempt
 from oapl_core.sandbox.child import UNFIT, ProgramTask, confine
 from oapl_core.sandbox.jail import Jail
+from oapl_core.sandbox.prelude import Prelude
 
 _PIECE = 1 << 20
+
+
+def answer(connection: socket.socket, jail: Jail, header: dict[str, Any], files: Sequence[int], _: Prelude) -> None:
+    """Answers a request that has a program for the system's tools; returns when it has ended."""
+    running = attempt.start(jail, header, files, lambda task, server: run_process(jail, task, header, server))
+    attempt.tell(connection, running)
 
 
 def run_process(jail: Jail, task: ProgramTask, header: Mapping[str, Any], server_pid: int) -> NoReturn:

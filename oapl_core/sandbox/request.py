@@ -50,7 +50,7 @@ class ChildRequest:
         texts = (program.source, program.starter, checks) if program.is_checked else (program.source,)
         self.header: dict[str, Any] = {
             **vars(limits),
-            "is_checked": program.is_checked,
+            "serves": "tools" if program.toolchain else "checks" if program.is_checked else "programs",
             "libraries": [
                 name for name in libraries if any(name in text for text in texts) or _ALIASES.get(name, "\0") in checks
             ],

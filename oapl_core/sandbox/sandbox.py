@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import queue
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -21,7 +21,6 @@ from oapl_core.errors import SandboxError
 from oapl_core.sandbox.canaries import prove
 from oapl_core.sandbox.execution import Execution, Limits, Program
 from oapl_core.sandbox.server_process import ProgramNotRun, ServerLost, ServerProcess
-from oapl_core.sandbox.session import Session
 from oapl_core.toolchain import Toolchain
 
 Level = Literal["full", "fallback"]
@@ -48,10 +47,12 @@ class Sandbox:
         level: Level | None = None,
         libraries: Sequence[str] = DEFAULT_LIBRARIES,
         toolchain: Toolchain | None = None,
+        serves: Collection[str] = (),
     ) -> None:
         """Start the fork servers. `level` forces one level, otherwise the strongest that works, down to
         `minimum_level`; `libraries` are the installed packages that programs may import. With `toolchain` it runs
-        programs by its commands instead of Python.
+        programs by its commands instead of Python. `serves` names what its servers answer beside programs: "checks"
+        of functions, "sessions".
 
         Raises:
             ValueError: there are no workers.
@@ -65,13 +66,13 @@ class Sandbox:
             self._candidates = ("full",)
         if missing := [name for name in libraries if find_spec(name) is None]:
             raise SandboxError(f"library {missing[0]!r} is not installed here; install it or take it off the list")
-        self._libraries, self._toolchain = tuple(libraries), toolchain
+        self._libraries, self._serves = tuple(libraries), tuple(serves)
         if toolchain:
             toolchain.found_version()
             # Only a pid namespace ends all processes of a compiler, whatever they do; and they need a folder to write.
             if "full" not in self._candidates:
                 raise SandboxError(f"programs in {toolchain.title} need the full level: allow user namespaces")
-            self._candidates, self._libraries = ("full",), ()
+            self._candidates, self._libraries, self._serves = ("full",), (), ("tools",)
         self._level: Level | None = None
         self._idle: queue.SimpleQueue[ServerProcess] = queue.SimpleQueue()
         self._servers: set[ServerProcess] = set()
@@ -137,7 +138,7 @@ class Sandbox:
             self._idle.put(server)
 
     def _server_process(self, level: Level) -> ServerProcess:
-        return ServerProcess(level, self._libraries, with_tools=self._toolchain is not None)
+        return ServerProcess(level, self._libraries, self._serves)
 
     @contextmanager
     def _server(self) -> Iterator[ServerProcess]:
@@ -164,6 +165,7 @@ class Sandbox:
         Raises:
             SandboxError: three attempts failed for reasons that are not the program's.
         """
+        assert not program.is_checked or "checks" in self._serves, "the sandbox was not started for checks"
         first = True
         for number in range(1, _TRIES + 1):
             try:
@@ -179,20 +181,20 @@ class Sandbox:
                 if number == _TRIES:
                     raise SandboxError(f"a program could not be run in {_TRIES} attempts: {error}") from None
 
-    def session(self, limits: Limits) -> Session:
-        """Starts a process that keeps its state from call to call; any number of them share a server. Close it.
+    def start(self, serves: str, limits: Limits, files: Sequence[int]) -> None:
+        """Starts what needs a server's life but none of its time, such as a session, and hands it copies of `files`.
 
         Raises:
             SandboxError: three attempts failed.
         """
-        assert self._toolchain is None, "sessions are Python's"
+        assert serves in self._serves, f"the sandbox was not started for {serves}"
         for number in range(1, _TRIES + 1):
             try:
                 with self._server() as server:
-                    return server.session(limits)
+                    return server.start(serves, limits, files)
             except ServerLost as error:
                 if number == _TRIES:
-                    raise SandboxError(f"a session could not be started in {_TRIES} attempts: {error}") from None
+                    raise SandboxError(f"nothing could be started in {_TRIES} attempts: {error}") from None
         raise AssertionError("unreachable")
 
     def run(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> list[Execution]:

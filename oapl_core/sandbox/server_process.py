@@ -7,15 +7,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from oapl_core.errors import SandboxError
 from oapl_core.sandbox import wire
 from oapl_core.sandbox.execution import Execution, Limits, Program
 from oapl_core.sandbox.request import ChildRequest
-from oapl_core.sandbox.session import Session
 
 _CODE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from oapl_core.sandbox.fork_server import main; main(sys.argv[2:])"
@@ -37,8 +37,8 @@ class ProgramNotRun(Exception):
 class ServerProcess:
     """One fork server. Not thread-safe: one user at a time."""
 
-    def __init__(self, level: str, libraries: Sequence[str], with_tools: bool = False) -> None:
-        """Starts it and waits until it is ready at `level`, for Python or, `with_tools`, for programs made by them.
+    def __init__(self, level: str, libraries: Sequence[str], serves: Collection[str] = ()) -> None:
+        """Starts it and waits until it is ready at `level`, for programs in Python and what else it `serves`.
 
         Raises:
             SandboxError: this level cannot be set up here; the message has the kernel's reason.
@@ -49,7 +49,7 @@ class ServerProcess:
         command = [_interpreter(), "-P", "-s", "-S", "-B", "-c", _BOOT, _CODE_ROOT, str(theirs.fileno()), level]
         self._libraries = tuple(libraries)
         self._process = subprocess.Popen(
-            [*command, "tools" if with_tools else "", *package_paths(libraries)],
+            [*command, ",".join(serves), *package_paths(libraries)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
@@ -101,23 +101,19 @@ class ServerProcess:
             if facts["broken"]:
                 raise ProgramNotRun(f"{facts['broken']} {request.complaint()}".strip())
 
-    def session(self, limits: Limits) -> Session:
-        """Starts a session, which then needs this server's life but none of its time.
+    def start(self, serves: str, limits: Limits, files: Sequence[int]) -> None:
+        """Starts what then needs this server's life but none of its time, and hands over copies of `files`.
 
         Raises:
             ServerLost: the server died.
         """
         self._connection.settimeout(_START_SECONDS)
-        session = Session(limits)
-        header = {**vars(limits), "is_session": True, "is_checked": False, "libraries": list(self._libraries)}
+        header: dict[str, Any] = {**vars(limits), "serves": serves, "libraries": list(self._libraries)}
         try:
-            wire.send_request(self._connection, header, session.files)
+            wire.send_request(self._connection, header, files)
             wire.receive(self._connection)
         except (EOFError, OSError) as error:
-            session.close()
             raise self._lost(error) from None
-        session.sent()
-        return session
 
     def _stop(self) -> None:
         """Asks for the end of the running request and reads up to it. Raises ServerLost."""

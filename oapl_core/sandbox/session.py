@@ -1,4 +1,7 @@
-"""The supervisor's end of a session: one untrusted process that keeps its state from call to call."""
+"""The supervisor's end of a session: one untrusted process that keeps its state from call to call.
+
+Its sandbox was started for sessions: `Sandbox(serves=("sessions",))`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import math
 import os
 import signal
 import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from oapl_core.sandbox import wire
 from oapl_core.sandbox.execution import Limits
 from oapl_core.sandbox.keeper import CALL
+from oapl_core.sandbox.sandbox import Sandbox
 
 _ANSWER_SECONDS = 60.0  # beside the limits of a call, on a machine that is overloaded
 _MOST_BYTES = 1 << 20  # printed by a call: a model reads no more
@@ -37,29 +42,25 @@ class SessionReply:
 
 
 class Session:
-    """A running session; made by ``Sandbox.session``. Not thread-safe."""
+    """A running session; any number of them share a fork server. Close it. Not thread-safe."""
 
-    def __init__(self, limits: Limits) -> None:
-        """Makes its files; `files` go to the fork server with the request."""
+    def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
+        """Start a process for it.
+
+        Raises:
+            SandboxError: three attempts failed.
+        """
         self._limits = limits
         self._output, self._given = (os.memfd_create("session", os.MFD_CLOEXEC) for _ in range(2))
         self._control, theirs = socket.socketpair()
-        self._theirs: socket.socket | None = theirs
         self._control.settimeout(limits.wall_s + _ANSWER_SECONDS)
         self.is_over = False
         """Whether its process has ended."""
-
-    @property
-    def files(self) -> list[int]:
-        """Output, input, and the other end of the control socket."""
-        assert self._theirs, "they were sent already"
-        return [self._output, self._given, self._theirs.fileno()]
-
-    def sent(self) -> None:
-        """Close our copy of the other end, once the fork server has its copies: the end would not be seen otherwise."""
-        if self._theirs:
-            self._theirs.close()
-            self._theirs = None
+        # our copy of the other end is closed once the server has its own: the end would not be seen otherwise
+        with theirs, ExitStack() as unstarted:
+            unstarted.callback(self.close)
+            sandbox.start("sessions", limits, [self._output, self._given, theirs.fileno()])
+            unstarted.pop_all()
 
     def run(self, source: str, wall_s: float = math.inf) -> SessionReply:
         """Runs a piece of source in the session's module, in ``wall_s`` seconds where the limit is longer.
@@ -97,7 +98,6 @@ class Session:
     def close(self) -> None:
         """End the session's process. Safe to call twice."""
         self.is_over = True
-        self.sent()
         self._control.close()
         for fd in (self._output, self._given):
             if fd >= 0:

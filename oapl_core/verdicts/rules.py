@@ -53,6 +53,11 @@ class GradingRules:
             max_tests=config.max_tests,
         )
 
+    @property
+    def serves(self) -> tuple[str, ...]:
+        """Requests beside those for programs that the sandbox has to be started for."""
+        return ("checks",) if self.kind == "assert" else ()
+
     def program(self, source: str) -> Program:
         """Return the program that the sandbox runs."""
         if self.kind == "assert":

@@ -111,6 +111,8 @@ class Verifier:
         self._reuse = reuse_identical
         self._sandbox = Sandbox(settings.workers, settings.minimum_level, level, settings.libraries)
         self._level, self._others = level, dict[str, Sandbox]()
+        self._checks: Sandbox | None = None
+        """Sandbox whose servers run assert-style checks; none until there are some."""
         self._maths = MathsPool(self._sandbox.workers)
         self._matches = self._unread_answers = 0
         self.errors_retried = 0
@@ -125,7 +127,7 @@ class Verifier:
 
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         """End every process that the verifier started."""
-        for sandbox in (self._sandbox, *self._others.values()):
+        for sandbox in self._sandboxes:
             sandbox.close()
         self._maths.close()
 
@@ -137,8 +139,11 @@ class Verifier:
     @property
     def process_ids(self) -> list[int]:
         """Fork servers and maths workers that are alive."""
-        others = [pid for sandbox in self._others.values() for pid in sandbox.server_pids]
-        return [*self._sandbox.server_pids, *others, *self._maths.pids]
+        return [*(pid for sandbox in self._sandboxes for pid in sandbox.server_pids), *self._maths.pids]
+
+    @property
+    def _sandboxes(self) -> list[Sandbox]:
+        return [self._sandbox, *([self._checks] if self._checks else []), *self._others.values()]
 
     @property
     def remarks(self) -> dict[str, int]:
@@ -171,15 +176,24 @@ class Verifier:
             StageFailed: a canary of a toolchain was misjudged.
         """
         assert len(problems) == len(texts) == len(finish_reasons)
-        for toolchain in toolchains_of(problems):
-            self._start(toolchain)
+        self._start({problem["kind"] for problem in problems}, toolchains_of(problems))
         rows = zip(problems, texts, finish_reasons, strict=True)
         return self._stream([self._slot(*row, self._config.answer) for row in rows])
 
-    def _start(self, toolchain: Toolchain) -> None:
-        """Start a toolchain's own sandbox, once: its tools are nothing that Python programs should see."""
-        if toolchain.name not in self._others:
-            settings = self._config
+    def _start(self, kinds: Collection[str], toolchains: Sequence[Toolchain]) -> None:
+        """Start the sandboxes that only some problems need, once: one for checks, one for each toolchain.
+
+        A toolchain's tools are nothing that Python programs should see, nor the code that runs checks.
+        """
+        settings = self._config
+        if "assert" in kinds and self._checks is None:
+            checks = Sandbox(
+                settings.workers, settings.minimum_level, self._level, settings.libraries, serves=("checks",)
+            )
+            self._checks = checks.__enter__()
+        for toolchain in toolchains:
+            if toolchain.name in self._others:
+                continue
             sandbox = Sandbox(settings.workers, settings.minimum_level, self._level, toolchain=toolchain)
             self._others[toolchain.name] = sandbox.__enter__()
             try:
@@ -187,6 +201,14 @@ class Verifier:
             except StageFailed:
                 self._others.pop(toolchain.name).close()
                 raise
+
+    def _sandbox_for(self, rules: GradingRules) -> Sandbox:
+        if rules.toolchain:
+            return self._others[rules.toolchain.name]
+        if not rules.serves:
+            return self._sandbox
+        assert self._checks, "it is started with the first problem of its kind"
+        return self._checks
 
     def _stream(self, slots: Sequence[Verdict | _Job]) -> Iterator[Verdict]:
         copies = self._copies(slots)
@@ -284,8 +306,7 @@ class Verifier:
                 equal = self._maths.equal(problem["answer"], job.answer, problem.get("statement") or "")
             return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
         rules = GradingRules.of(problem, self._config)
-        sandbox = self._others[rules.toolchain.name] if rules.toolchain else self._sandbox
-        grade = grade_program(sandbox, job.answer, problem["tests"], self._limits, rules)
+        grade = grade_program(self._sandbox_for(rules), job.answer, problem["tests"], self._limits, rules)
         self.draws_differed += grade.draws_differ
         facts = {name: value for name, value in grade.__dict__.items() if name != "draws_differ"}
         return replace(blank, **facts)
@@ -296,8 +317,7 @@ class Verifier:
         Raises:
             StageFailed: one was misjudged; no verdict of this verifier can be trusted.
         """
-        for toolchain in toolchains:
-            self._start(toolchain)
+        self._start(kinds, toolchains)
         problems, texts, expected = zip(*canaries(kinds, toolchains), strict=True)
         # they answer in a box, whichever answer counts elsewhere
         slots = [self._slot(*row, "stop", "last-box") for row in zip(problems, texts, strict=True)]

@@ -14,9 +14,9 @@ VERBS = (
     "deployments.cli deployments.commands.run flows.experiment oapl_core.pretraining.pretrain "
     "oapl_core.problems.prepare oapl_core.rollouts.generate oapl_core.verdicts.verify "
     "oapl_core.groups.build oapl_core.training.train "
-    "oapl_core.evaluation.evaluate oapl_core.reports.write"
+    "oapl_core.evaluation.evaluate oapl_core.reports.write oapl_core.sandbox.fork_server"
 ).split()
-"""Modules that `make demo` starts: the command, its flow and the verbs of the stages."""
+"""Modules that `make demo` starts: the command, its flow, the verbs of the stages, the server that runs programs."""
 FEATURES = {
     "turns and tools": (
         r"has_turns|turn_starts|TurnSampler|tool_calls|LOSS_MASK|TURNS",

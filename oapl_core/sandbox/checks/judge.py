@@ -12,21 +12,19 @@ import builtins
 import importlib
 import json
 import os
+import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn
 
-from oapl_core.sandbox import prelude
+from oapl_core.sandbox import attempt, prelude
 from oapl_core.sandbox.checks import calls
-from oapl_core.sandbox.child import confine
-from oapl_core.sandbox.jail import Ceilings, Jail
+from oapl_core.sandbox.child import GONE, confine, run_child
+from oapl_core.sandbox.jail import Jail
 
-GONE = 71
-"""Exit code when the program's process ended under the checks."""
 _FILE = "checks.py"
 _DETAIL_CHARACTERS = 2000
 _STANDARD = (f"{os.__file__.rpartition('/')[0]}/", "<frozen importlib")
@@ -38,19 +36,21 @@ _LIBRARIES |= {name: name for name in ("numpy", "pandas", "scipy", "sympy", "mpm
 _EXECUTES = ("compile", "pickle.find_class", "marshal.loads", "code.__new__")
 
 
-@dataclass(frozen=True)
-class JudgeTask:
-    """Task of the checks' process, inherited by the fork: its open files and its ceilings."""
+def answer(
+    connection: socket.socket, jail: Jail, header: dict[str, Any], files: Sequence[int], known: prelude.Prelude
+) -> None:
+    """Answers a request that has a program and checks of it; returns when these have ended."""
+    running = attempt.start(
+        jail,
+        header,
+        files,
+        lambda task, server: run_child(jail, task, known, server, calls.serve),
+        lambda task, server: run_judge(jail, task, known, server),
+    )
+    attempt.tell(connection, running)
 
-    checks: int
-    """JSON with `checks`, `starter` and `entry_point`."""
-    verdict: int
-    errors: int
-    channel: int
-    ceilings: Ceilings
 
-
-def run_judge(jail: Jail, task: JudgeTask, known: prelude.Prelude, server_pid: int) -> NoReturn:
+def run_judge(jail: Jail, task: attempt.JudgeTask, known: prelude.Prelude, server_pid: int) -> NoReturn:
     """Runs the checks and exits, whatever happens."""
     try:
         keep = {task.checks, task.verdict, task.errors, task.channel}

@@ -23,9 +23,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, 2048))
 from oapl_core.sandbox.execution import Limits
 from oapl_core.sandbox.room import sessions_in_descriptors
 from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.sandbox.session import Session
 print(sessions_in_descriptors())
-with Sandbox(workers=1) as sandbox:
-    held = [sandbox.session(Limits(1.0, 20.0, 128, 1.0)) for _ in range(40)]
+with Sandbox(workers=1, serves=['sessions']) as sandbox:
+    held = [Session(sandbox, Limits(1.0, 20.0, 128, 1.0)) for _ in range(40)]
     print(sum(one.run("6 * 7").output == "42\\n" for one in held))
     for one in held:
         one.close()

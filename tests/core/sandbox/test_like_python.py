@@ -102,7 +102,7 @@ PROGRAMS = {
 def either(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     level: Level = request.param
     sandboxes.require(level)
-    with Sandbox(workers=1, level=level) as started:
+    with Sandbox(workers=1, level=level, serves=("checks",)) as started:
         yield started
 
 

@@ -123,7 +123,8 @@ def test_what_a_program_does_to_itself_is_a_zero(name: str, kind: str, verifier:
 def server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     level: Level = request.param
     sandboxes.require(level)
-    with Sandbox(workers=1, level=level, libraries=("numpy", "sympy", "networkx", "mpmath")) as started:
+    libraries = ("numpy", "sympy", "networkx", "mpmath")
+    with Sandbox(workers=1, level=level, libraries=libraries, serves=("checks",)) as started:
         yield started
 
 

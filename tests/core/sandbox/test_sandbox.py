@@ -15,6 +15,7 @@ from oapl_core.errors import SandboxError
 from oapl_core.sandbox import Execution, Limits, Program, probe
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.sandbox.seccomp import ALLOWED, allowlist, denylist
+from oapl_core.sandbox.session import Session
 from tests import sandboxes
 
 LIMITS = Limits(cpu_s=1.0, wall_s=3.0, memory_mb=512, output_mb=1)
@@ -351,3 +352,32 @@ def test_a_canary_that_escapes_is_a_sandbox_error() -> None:
 
     with pytest.raises(SandboxError, match="fork"):
         prove("full", unprotected)
+
+
+LOADED = """
+import sys
+from oapl_core.sandbox import fork_server
+fork_server.answered(sys.argv[1:])
+print(*(name for name in sys.modules if name.startswith("oapl_core.sandbox.")))
+"""
+CODE_OF = {
+    "checks": {"checks.judge", "checks.calls", "checks.plain_data", "checks.empty_arrays"},
+    "tools": {"process"},
+    "sessions": {"keeper", "session_child"},
+}
+
+
+@pytest.mark.parametrize("serves", ["", *CODE_OF])
+def test_a_fork_server_has_the_code_of_what_it_serves_and_no_other(serves: str, root: Path) -> None:
+    command = [sys.executable, "-c", LOADED, *([serves] if serves else [])]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    loaded = {name.removeprefix("oapl_core.sandbox.") for name in done.stdout.split()}
+    assert loaded & {name for names in CODE_OF.values() for name in names} == CODE_OF.get(serves, set())
+
+
+def test_a_sandbox_runs_no_checks_and_no_session_unless_it_was_started_for_them() -> None:
+    with Sandbox(workers=1, level=sandboxes.LEVEL) as sandbox:
+        with pytest.raises(AssertionError, match="checks"):
+            sandbox.run(Program("def f(): pass", "f", is_checked=True), [b"f()"], LIMITS)
+        with pytest.raises(AssertionError, match="sessions"):
+            Session(sandbox, LIMITS)

@@ -64,7 +64,7 @@ def spy(sandbox: Sandbox, own: str = "") -> str:
 def one_server(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     level: Level = request.param
     sandboxes.require(level)
-    with Sandbox(workers=1, level=level) as sandbox:
+    with Sandbox(workers=1, level=level, serves=("checks",)) as sandbox:
         yield sandbox
 
 
@@ -129,7 +129,7 @@ def run_victim(sandbox: Sandbox, name: str) -> None:
 def sandbox_of_one(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     level: Level = request.param
     sandboxes.require(level)
-    with Sandbox(workers=1, level=level) as sandbox:
+    with Sandbox(workers=1, level=level, serves=("checks",)) as sandbox:
         yield sandbox
 
 

@@ -25,7 +25,7 @@ OTHERS = [name for name in PROGRAMS if name not in DENIED]
 
 @pytest.fixture
 def session(sandbox: Sandbox) -> Iterator[Session]:
-    with closing(sandbox.session(LIMITS)) as started:
+    with closing(Session(sandbox, LIMITS)) as started:
         yield started
 
 
@@ -54,14 +54,14 @@ def test_an_error_ends_a_call_and_not_the_session(session: Session, wrong: str) 
     ("endless", "limit", "wall_s"), [("while 1: pass", "cpu", 20.0), ("import time; time.sleep(9)", "wall", 0.5)]
 )
 def test_a_call_at_a_limit_ends_the_session(sandbox: Sandbox, endless: str, limit: str, wall_s: float) -> None:
-    with closing(sandbox.session(Limits(0.3, wall_s, 256, 1))) as session:
+    with closing(Session(sandbox, Limits(0.3, wall_s, 256, 1))) as session:
         reply = session.run(f"print('before', flush=True)\n{endless}")
     assert (reply.is_over, reply.exceeded, reply.output) == (True, limit, "before\n")
 
 
 def test_limits_are_those_of_one_call(sandbox: Sandbox) -> None:
     work = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
-    with closing(sandbox.session(Limits(0.25, 20.0, 256, 1))) as session:
+    with closing(Session(sandbox, Limits(0.25, 20.0, 256, 1))) as session:
         for _ in range(3):  # more than one call may take, in all
             assert printed(session, work) == ""
 
@@ -96,7 +96,7 @@ def test_output_is_bounded_and_the_next_call_has_room_again(session: Session) ->
 
 
 def test_sessions_know_nothing_of_each_other(sandbox: Sandbox, session: Session) -> None:
-    with closing(sandbox.session(LIMITS)) as other:
+    with closing(Session(sandbox, LIMITS)) as other:
         printed(session, "mine = 1; open('mine', 'w').close(); import builtins; builtins.mark = 1")
         assert "NameError" in printed(other, "mine")
         assert printed(other, "import os, builtins; (os.path.exists('mine'), hasattr(builtins, 'mark'))").startswith(
@@ -107,12 +107,12 @@ def test_sessions_know_nothing_of_each_other(sandbox: Sandbox, session: Session)
 
 def test_what_is_denied_to_a_program_is_denied_to_a_session(sandbox: Sandbox) -> None:
     succeeded = []
-    attacked = sandbox.session(LIMITS)
+    attacked = Session(sandbox, LIMITS)
     for name in DENIED:
         if attacked.run(PROGRAMS[name][0]).output.endswith("7\n"):
             succeeded.append(name)
         if attacked.is_over:  # as some attacks end their process
-            attacked = sandbox.session(LIMITS)
+            attacked = Session(sandbox, LIMITS)
     attacked.close()
     assert len(DENIED) > 40
     assert not succeeded
@@ -122,11 +122,11 @@ def test_what_is_denied_to_a_program_is_denied_to_a_session(sandbox: Sandbox) ->
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_program_of_the_catalogue_harms_the_next_session(sandbox: Sandbox, name: str) -> None:
     lost = sandbox.servers_lost
-    with closing(sandbox.session(LIMITS)) as attacked:
+    with closing(Session(sandbox, LIMITS)) as attacked:
         attacked.run(PROGRAMS[name][0])
         if not attacked.is_over:
             attacked.run("1")
-    with closing(sandbox.session(LIMITS)) as after:
+    with closing(Session(sandbox, LIMITS)) as after:
         assert printed(after, "x = 1\nx + 1") == "2\n"
     assert sandbox.servers_lost == lost
 
@@ -149,7 +149,7 @@ FORGED = "import os\nfor fd in range(3, 60):\n    try: os.write(fd, b'C' * 10000
     ids=["forged marks", "closed files", "longer files", "exit", "stolen marks", "no streams", "patched built-ins"],
 )
 def test_a_session_that_breaks_its_own_channel_harms_only_itself(sandbox: Sandbox, attack: str) -> None:
-    with closing(sandbox.session(LIMITS)) as attacked, closing(sandbox.session(LIMITS)) as other:
+    with closing(Session(sandbox, LIMITS)) as attacked, closing(Session(sandbox, LIMITS)) as other:
         printed(other, "x = 1")
         for source in (attack, "1", "2"):
             if not attacked.is_over:
@@ -159,7 +159,7 @@ def test_a_session_that_breaks_its_own_channel_harms_only_itself(sandbox: Sandbo
 
 def test_a_closed_session_leaves_no_process(sandbox: Sandbox) -> None:
     before = sandboxes.descendants(os.getpid())
-    session = sandbox.session(LIMITS)
+    session = Session(sandbox, LIMITS)
     printed(session, "import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()")
     assert len(sandboxes.descendants(os.getpid()) - before) == 2  # the keeper and its process
     session.close()
@@ -168,7 +168,7 @@ def test_a_closed_session_leaves_no_process(sandbox: Sandbox) -> None:
 
 def test_the_process_dies_with_its_keeper_and_the_session_says_so(sandbox: Sandbox) -> None:
     before = sandboxes.descendants(os.getpid())
-    with closing(sandbox.session(LIMITS)) as session:
+    with closing(Session(sandbox, LIMITS)) as session:
         printed(session, "x = 1")
         both = sandboxes.descendants(os.getpid()) - before
         os.kill(min(both), signal.SIGKILL)  # the keeper is older
@@ -180,8 +180,9 @@ def test_the_process_dies_with_its_keeper_and_the_session_says_so(sandbox: Sandb
 def test_sessions_die_with_a_supervisor_that_is_killed(root: Path) -> None:
     code = (
         "import os, time\nfrom oapl_core.sandbox import Limits\nfrom oapl_core.sandbox.sandbox import Sandbox\n"
-        f"with Sandbox(workers=1, level={sandboxes.LEVEL!r}) as sandbox:\n"
-        "    sessions = [sandbox.session(Limits(60, 60, 256, 1)) for _ in range(3)]\n"
+        "from oapl_core.sandbox.session import Session\n"
+        f"with Sandbox(workers=1, level={sandboxes.LEVEL!r}, serves=['sessions']) as sandbox:\n"
+        "    sessions = [Session(sandbox, Limits(60, 60, 256, 1)) for _ in range(3)]\n"
         "    for one in sessions: one.run('import threading, time')\n"
         "    print('ready', flush=True)\n    sessions[0].run('while 1: pass')\n"
     )
