@@ -38,6 +38,7 @@ Kind = Literal[
     "store",
     "toolchain",
     "tracker",
+    "training",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
@@ -165,6 +166,19 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "toolchain": {"described": "oapl_core.languages:language"},
     "tracker": {name: f"oapl_extras.trackers.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
+    "training": {
+        "adapter": "oapl_core.training.model.adapters:Adapted",
+        "dtype": "oapl_core.training.model.rounding:rounding",
+        "kernels": "oapl_core.training.model.kernels:ChosenKernels",
+        "packing": "oapl_core.training.layouts.packing:Packed",
+        "processes": "oapl_core.training.launching:launch_ranks",
+        "recompute": "oapl_core.training.model.recomputation:Recomputed",
+        "reference": "oapl_core.training.reference:score_reference",
+        "router": "oapl_core.training.model.experts:FrozenRouters",
+        "sequence_parallel": "oapl_core.training.layouts.sequence_parallel:SharedSequences",
+        "share_prompts": "oapl_core.training.layouts.shared_prompts:SharedPrompts",
+        "zero_stage": "oapl_core.training.model.division:Sharded",
+    },
 }
 """Places of what ships, ``module:object``, by kind and name."""
 

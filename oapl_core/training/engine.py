@@ -17,6 +17,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from oapl_core import plugins
 from oapl_core.devices import free_port
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
@@ -65,16 +66,13 @@ class TrainingEngine:
         _prepare_environment(training.compile)
         import deepspeed
 
-        from oapl_core.training.division import divide
-        from oapl_core.training.model.experts import expert_blocks
-
         self._join()
         cuda = self.device.type == "cuda"
         if training.sequence_parallel > 1:
             self.share_sequences(training.sequence_parallel)
         config = settings(training, self.ranks)
         if training.zero_stage == 3:
-            divide(self, policy, getattr(torch, training.dtype), deepspeed.zero, config)
+            plugins.resolve("training", "zero_stage")(training).shard(self, policy, deepspeed, config)
         self._constants: dict[str, Any] = {
             "betas": training.adam_betas,
             "eps": training.adam_eps,
@@ -87,12 +85,6 @@ class TrainingEngine:
             fused=(cuda and training.offload_optimizer == "none") or None,
             **self._constants,
         )
-        if training.zero_stage == 3:
-            # Fetched whole. Experts: ranks whose tokens choose different ones would wait for each other's weights for
-            # ever. Layers: DeepSpeed's hooks around each part of them cost more of the host than the layer does.
-            leaves = {type(block) for block in (*expert_blocks(policy), *decoder_layers(policy))}
-            if leaves:
-                deepspeed.utils.set_z3_leaf_modules(policy, sorted(leaves, key=lambda kind: kind.__name__))
         self._engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
         self.policy, policy.device = policy, self.device
         self._zero_stage = training.zero_stage
@@ -259,13 +251,6 @@ class TrainingEngine:
         """Leave the process group."""
         self._engine.destroy()
         self._dist.destroy_process_group()
-
-
-def decoder_layers(policy: "Policy") -> "list[Any]":
-    """Return the layers of a transformers model that support recomputation; an empty list for other models."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    return [module for module in policy.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ line for each optimiser step. After the last epoch it writes the state from whic
 
 import json
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ from oapl_core.training.saving.retention import delete_leftovers, drop_weights
 from oapl_core.training.saving.state import Reached, Saving
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from oapl_core.training.metrics import Metrics
     from oapl_core.training.model.checkpoint import StoredModel
     from oapl_core.training.steps import Trainer
@@ -110,21 +112,25 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
     Raises:
         StageFailed: the folder is not what was trained; it is not recorded.
     """
-    from oapl_core.training.model.adapters import export_adapter, merged_weights
     from oapl_core.training.model.logprobs import Policy
     from oapl_core.training.saving.export_check import check_export, sample, trainer_logprobs
+    from oapl_core.training.ways import asked, way
 
     engine, epoch, steps = trainer.engine, reached.epoch, reached.rows
     # Gathering weights and scoring are collective operations, so every rank does them before one writes.
-    parts, adapter = Policy.model_weights(engine.weights()), trainer.training.adapter
-    weights = merged_weights(parts, adapter) if adapter and parts else parts
+    trained = Policy.model_weights(engine.weights())
+    # they keep nothing from loading: settings and weights say all that an export needs
+    ways = [way(name, trainer.training) for name in asked(trainer.training)]
+    weights: Mapping[str, Tensor] = trained
+    for one in ways if trained else ():  # complete on the first rank alone
+        weights = one.plain(weights)
     batches = sample(trainer.examples, trainer.seed, job.round_number, epoch)
     expected = trainer_logprobs(engine, batches)
     if engine.rank == 0 and not job.is_done(epoch):
         with job.run.writing(job.checkpoint(epoch), job.inputs, job.settings) as draft:
             stored.export(weights, draft.path)
-            if adapter and adapter.export == "adapter":
-                export_adapter(parts, adapter, job.start, draft.path)
+            for one in ways:
+                one.export(trained, job.start, draft.path)
             temperature = trainer.examples.temperature
             difference = check_export(draft.path, weights, batches, expected, temperature, trainer.training)
             lines = "".join(json.dumps(step) + "\n" for step in steps)

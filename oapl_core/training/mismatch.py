@@ -8,14 +8,13 @@ rounding, if both programs hold the same weights and compute alike. The log-rati
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from oapl_core import tables
+from oapl_core import plugins, tables
 from oapl_core.errors import StageFailed
 from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.progress import say
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import Examples
 
-_ROUNDED = 16
-"""Rollouts on which rounding is measured."""
-_LAST_DIGIT = 2.0**-7
-"""Relative noise on a block's output, the last digit of bfloat16. Once a block, it equals all of the block's own
-roundings. Check: 0.025 nats for Gemma 3, which in bfloat16 is 0.027 from itself in float32.
-"""
 _COLUMNS = ("response_tokens", "mean_difference", "max_difference", "sum_difference", "k3")
 
 
@@ -60,7 +53,10 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
         drawn = chosen(len(own), training.trust_sequences, run.config.seed, job.round_number)
         rows = [own[place] for place in drawn]  # replayed and imported rows are of other weights
         measured = _measured(engine, examples, rows, training.tokens_per_micro_batch)
-        rounding = _rounding(engine, examples, rows, training.tokens_per_micro_batch) if _rounds(job) else 0.0
+        rounding: float | None = 0.0
+        if _rounds(job):
+            measure = plugins.resolve("training", "dtype")
+            rounding = measure(engine, examples, rows, training.tokens_per_micro_batch)
         if is_first:
             drifts = first_drifts(run.policy(job.round_number), [_response(examples, row) for row in rows])
             lines = [
@@ -111,50 +107,6 @@ def _rounds(job: Job) -> bool:
         stored = json.loads((job.behavior / "config.json").read_text(encoding="utf-8"))
         engine = stored.get("dtype") or stored.get("torch_dtype")
     return (engine, job.run.config.training.dtype) != ("float32", "float32") or job.run.config.sampler is not None
-
-
-def _rounding(engine: "TrainingEngine", examples: "Examples", rows: Sequence[int], token_budget: int) -> float | None:
-    """Return the mean change of a log-prob when each layer's output is rounded once more, nats per token; None: no
-    layers found.
-
-    Every rank calls it. A model enlarges rounding by what its weights and prompts make of it, from 1e-4 to 0.1 nats, so
-    it is measured and not assumed.
-    """
-    rows = rows[:_ROUNDED]
-    with rounded_once_more(engine.policy.model) as layers:
-        if not layers:
-            return None
-        again = [part.logprob_ST for part in scored(engine, examples, rows, token_budget)]
-    sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
-    for part, logprob_ST in zip(scored(engine, examples, rows, token_budget), again, strict=True):
-        if part.rows:  # a rank without work scored a stand-in
-            change_ST = (part.logprob_ST.double() - logprob_ST.double()).abs() * part.mask_ST
-            sums += torch.stack([change_ST.sum(), part.mask_ST.sum().double()])
-    change, tokens = engine.total(sums).tolist()
-    return float(change / tokens)
-
-
-@contextmanager
-def rounded_once_more(model: Any) -> Iterator[int]:
-    """Add noise of a bfloat16's last digit to the output of every block of ``model``; yields the number of blocks."""
-    kinds = set(getattr(model, "_no_split_modules", None) or ())
-    blocks = [module for module in model.modules() if type(module).__name__ in kinds]
-    draw: dict[torch.device, torch.Generator] = {}
-
-    def disturbed(_module: Any, _inputs: Any, output: Any) -> Any:
-        state = output[0] if isinstance(output, tuple) else output
-        if state.device not in draw:
-            draw[state.device] = torch.Generator(state.device).manual_seed(0)
-        noise = torch.rand(state.shape, generator=draw[state.device], device=state.device)
-        state = (state.float() * (1 + _LAST_DIGIT * (2 * noise - 1))).to(state.dtype)
-        return (state, *output[1:]) if isinstance(output, tuple) else state
-
-    hooks = [block.register_forward_hook(disturbed) for block in blocks]
-    try:
-        yield len(blocks)
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def first_drifts(model_dir: Path, responses: Sequence[Sequence[int]]) -> list[int | None]:

@@ -29,15 +29,15 @@ _BLOCK_TOKENS = 2**21
 
 
 def score_reference(job: Job, engine: "TrainingEngine", examples: "Examples") -> "Examples":
-    """Score the examples' log-probs that the settings and the objective ask for; every rank calls it.
+    """Score the examples' log-probs that the settings or the objective ask for; every rank calls it.
 
     Called before a state is loaded: the weights are those that the round starts from.
     """
+    rows = reference_rows(job, engine, examples)
     if job.training.reference == "reference":  # only without a lag, so these weights are those that sampled
-        return replace(examples, rescored=reference_rows(job, engine, examples))
-    if job.objective.needs_start:
-        return replace(examples, start=reference_rows(job, engine, examples))
-    return examples
+        return replace(examples, rescored=rows)
+    assert job.objective.needs_start, "nothing else asks for them"
+    return replace(examples, start=rows)
 
 
 def reference_rows(job: Job, engine: "TrainingEngine", examples: "Examples") -> Rows:

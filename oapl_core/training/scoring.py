@@ -34,8 +34,7 @@ def rank_share(engine: "TrainingEngine", examples: Examples, rows: Sequence[int]
     """Return this rank's micro-batches of ``rows``, of ``token_budget`` each; every rank gets equally many."""
     # the setting is what one rank holds, and these hold a sequence together
     budget, policy = token_budget * engine.sequence_ranks, engine.policy
-    prompts = examples.prompts if policy.shares_prompts else None
-    shares = micro_batches(rows, examples.lengths, budget, engine.data_ranks, policy.packed, prompts)
+    shares = micro_batches(rows, examples.lengths, budget, engine.data_ranks, policy.deal(examples.prompts))
     return shares[engine.data_rank]
 
 

@@ -26,7 +26,7 @@ from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.examples import Examples
-from oapl_core.training.layouts.batching import epoch_batches, repeated_prompts
+from oapl_core.training.layouts.batching import epoch_batches
 from oapl_core.training.layouts.placing import places, sent
 from oapl_core.training.metrics import Counts, Metrics, StepMeter
 from oapl_core.training.model.memory import explaining_exhaustion
@@ -191,8 +191,8 @@ class Trainer:
         return is_displaced or bool((self.advantage_S[list(batch)].abs() > _ROUNDED).any())
 
     def _repeated(self, rows: Sequence[int]) -> list[int]:
-        """Return the tokens of each prompt of a micro-batch that is not computed, as another row has it."""
-        return repeated_prompts(rows, self.examples.prompts) if self.engine.policy.shares_prompts else []
+        """Return the tokens of each prompt of a micro-batch that is not computed."""
+        return self.engine.policy.repeated(rows, self.examples.prompts)
 
     def _sizes(self, batch: Sequence[int]) -> StepSizes:
         rows = list(batch)

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError, Interrupted
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.progress import say
@@ -22,7 +23,7 @@ from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.interruption import StopRequest, listening
 from oapl_core.training.job import Job, make_job
-from oapl_core.training.ranks import launch_ranks, own_rank, rank_count
+from oapl_core.training.ranks import own_rank, rank_count
 from oapl_core.training.saving.continuation import drop_unfinished, refuse_other_layout
 from oapl_core.training.saving.disk import check_room
 from oapl_core.training.saving.retention import delete_leftovers
@@ -58,7 +59,7 @@ def train(run: Run, round_number: int) -> None:
         check_room(job)
         job.stop_file.unlink(missing_ok=True)
         if job.training.processes > 1 or job.training.has_nodes:
-            launch_ranks(job)
+            plugins.resolve("training", "processes")(job)
             return
     refuse_other_layout(job, rank_count())
     request = StopRequest(job.stop_file)
@@ -92,14 +93,14 @@ def _examples(job: Job) -> Examples:
 def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:
     from oapl_core.training.mismatch import compare_with_engine
     from oapl_core.training.model.loading import load
-    from oapl_core.training.reference import score_reference
 
     began = time.monotonic()
     _refuse_nothing(job, examples)
     loaded = load(job, examples)
     # These two look at the weights that the round starts from, which a resumed round has left behind.
     compare_with_engine(job, loaded.engine, examples)
-    examples = score_reference(job, loaded.engine, examples)
+    if job.training.reference == "reference" or job.objective.needs_start:
+        examples = plugins.resolve("training", "reference")(job, loaded.engine, examples)
     reached = resume(job, loaded.engine)
     trainer = _trainer(job, loaded, examples)
     try:

@@ -20,7 +20,7 @@ from oapl_core.launch import guarded
 from oapl_core.progress import say
 from oapl_core.run_folder.helping import LOOK_S, Watch, holder_of, tied
 from oapl_core.stage import ERROR_PREFIX
-from oapl_core.training.ranks import threads_of
+from oapl_core.training.launching import threads_of
 from oapl_extras.nodes.nodes import Call, call_file, own_number
 
 

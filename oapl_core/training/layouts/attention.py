@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-VARIABLE_LENGTH = "oapl_variable_length"
+from oapl_core.training.layouts.placing import VARIABLE_LENGTH
+
 _WIDEST_HEAD = 256
 """Widest head that FlashAttention's kernels compute."""
 
@@ -45,17 +46,6 @@ def give(model: Any) -> None:
     # positions are of several sequences.
     AttentionInterface.register(VARIABLE_LENGTH, attend)
     model.set_attn_implementation(VARIABLE_LENGTH)
-
-
-def bounds(position_T: Tensor) -> tuple[Tensor, int]:
-    """Find the ends of the sequences of a row, int32, [sequences + 1], and the length of the longest.
-
-    Args:
-        position_T: place of each token in its sequence, counted from 0.
-    """
-    (starts,) = (position_T == 0).nonzero(as_tuple=True)
-    bound = torch.cat([starts, starts.new_tensor([len(position_T)])])
-    return bound.int(), int(bound.diff().max())
 
 
 def attend(

@@ -5,17 +5,21 @@ by itself. A model that ignores position ids (recurrent layers, an attention of 
 word. A packing trainer therefore begins by scoring two sequences together and apart.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from oapl_core.errors import ConfigError
-from oapl_core.training.layouts.attention import VARIABLE_LENGTH, give, has_kernel
+from oapl_core.training.layouts.attention import give, has_kernel
+from oapl_core.training.layouts.placing import VARIABLE_LENGTH
+from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.ways import Way
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
+    from oapl_core.training.examples import Examples
 
 _APART = 0.05
 """Nats. Neighbours that see each other were seen to shift by several, a wrong order of heads by more than one."""
@@ -23,6 +27,21 @@ _KERNELS = 3.0
 """Largest difference of packed rows from torch's SDPA, in multiples of SDPA's own from plain matrix products. Two
 kernels add in different orders: in bfloat16 that is a hundredth of a nat for some models and half a nat for Gemma 3.
 """
+
+
+class Packed(Way):
+    """Rows without padding: `training.packing` = 'on', and 'auto' where a kernel for packed rows runs."""
+
+    def policy(self, model: Any, examples: "Examples") -> Policy | None:
+        """Pack where the setting says so."""
+        packs = use_packing(model, self.training.packing, getattr(torch, self.training.dtype))
+        return Policy(model, examples.temperature, self.training.logprob_chunk, packed=True) if packs else None
+
+    def begin(self, engine: "TrainingEngine", examples: "Examples") -> Mapping[str, str]:
+        """Prove that packed sequences do not see each other; where they share a prompt, that way proves it."""
+        if engine.policy.packed and not engine.policy.shares_prompts:
+            refuse_leaks(engine, engine.policy.model.config.get_text_config().vocab_size)
+        return {}
 
 
 def use_packing(model: Any, packing: Literal["auto", "on", "off"], dtype: torch.dtype) -> bool:

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+VARIABLE_LENGTH = "oapl_variable_length"
+"""Attention that is told where in a row sequences end, by its name among transformers' (``attention.py``)."""
+
 
 def sent(tensor: Tensor, device: torch.device | None) -> Tensor:
     """Send ``tensor`` to ``device``, without waiting for what the device does now; None: where it is."""
@@ -28,6 +31,17 @@ def spread(value_T: Tensor, place_T: Tensor, shape: Sequence[int]) -> Tensor:
     """Make a tensor of ``shape`` with each value at its place, as ``places`` numbers them, and 0 elsewhere."""
     flat = value_T.new_zeros(torch.Size(shape).numel())
     return flat.index_copy(0, place_T, value_T).view(*shape)
+
+
+def bounds(position_T: Tensor) -> tuple[Tensor, int]:
+    """Find the ends of the sequences of a row, int32, [sequences + 1], and the length of the longest.
+
+    Args:
+        position_T: place of each token in its sequence, counted from 0.
+    """
+    (starts,) = (position_T == 0).nonzero(as_tuple=True)
+    bound = torch.cat([starts, starts.new_tensor([len(position_T)])])
+    return bound.int(), int(bound.diff().max())
 
 
 def response_mask(prompt_length_S: Tensor, length_S: Tensor, width: int, sampled_ST: Tensor | None = None) -> Tensor:

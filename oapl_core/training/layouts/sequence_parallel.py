@@ -11,7 +11,7 @@ same derivative by the log-probs and carries on with those of its own tokens. Th
 gradient, once. Reads and writes no files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,35 @@ import torch
 from torch import Tensor
 
 from oapl_core.errors import ConfigError
+from oapl_core.training.layouts.packing import use_packing
 from oapl_core.training.layouts.placing import places, sent, spread
 from oapl_core.training.model.logprobs import Policy
+from oapl_core.training.ways import Way
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
+    from oapl_core.training.examples import Examples
 
 _APART = 0.05
 """Nats; more than rounding explains, also in bfloat16."""
 _CHECKED = 16
 """Tokens of a rank in the sequence that is scored to see whether sharing changes it."""
+
+
+class SharedSequences(Way):
+    """Several ranks for each sequence: `training.sequence_parallel` above 1."""
+
+    def policy(self, model: Any, examples: "Examples") -> Policy:
+        """Let several ranks compute each row; rows are packed only where `training.packing` is 'on'."""
+        training = self.training
+        packed = training.packing == "on" and use_packing(model, "on", getattr(torch, training.dtype))
+        return SharedPolicy(model, examples.temperature, training.logprob_chunk, packed)
+
+    def begin(self, engine: "TrainingEngine", examples: "Examples") -> Mapping[str, str]:
+        """Share rows from here on."""
+        assert isinstance(engine.policy, SharedPolicy), "is what this way laid out"
+        engine.policy.share(engine)
+        return {}
 
 
 class SharedPolicy(Policy):

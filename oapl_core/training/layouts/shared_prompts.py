@@ -7,7 +7,10 @@ up every answer's gradient in the prompt: the gradient is the same, too. Answers
 same, whatever group they are of.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,12 +19,13 @@ from torch import Tensor
 from oapl_core.errors import ConfigError
 from oapl_core.progress import say
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.layouts.attention import VARIABLE_LENGTH, give, has_kernel, is_plain
-from oapl_core.training.layouts.batching import computed_tokens
+from oapl_core.training.layouts.attention import give, has_kernel, is_plain
+from oapl_core.training.layouts.batching import Deal, Shares, pack
 from oapl_core.training.layouts.packing import refuse_changes
-from oapl_core.training.layouts.placing import places, response_mask, sent, spread
+from oapl_core.training.layouts.placing import VARIABLE_LENGTH, places, response_mask, sent, spread
 from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.ranks import own_rank
+from oapl_core.training.ways import Way
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
@@ -31,7 +35,25 @@ WORTH = 0.2
 """Share of an epoch's tokens that must be saved. On a CPU 0.15 is as fast as without (docs/benchmarks/trainer.md)."""
 _CHECKED = 256
 """Tokens of a prompt and of an answer that are scored before training starts, to see whether sharing changes them."""
+Prompts = Sequence[tuple[int, int]]
+"""A label of each sequence's prompt, and its tokens; equal for those that have the same."""
 _KNOWN_LAYERS = {"full_attention", "sliding_attention"}
+
+
+class SharedPrompts(Way):
+    """Each prompt once: `training.share_prompts` = 'on', and 'auto' where it is possible and pays."""
+
+    def policy(self, model: Any, examples: "Examples") -> Policy | None:
+        """Compute each prompt once where the setting says so."""
+        if not shares_prompts(model, self.training, examples):
+            return None
+        return SharedPromptPolicy(model, examples.temperature, self.training.logprob_chunk)
+
+    def begin(self, engine: "TrainingEngine", examples: "Examples") -> Mapping[str, str]:
+        """Prove that answers with a shared prompt do not see each other."""
+        if engine.policy.shares_prompts:
+            refuse_sharing(engine, examples)
+        return {}
 
 
 @dataclass(frozen=True)
@@ -82,6 +104,14 @@ class SharedPromptPolicy(Policy):
         give(model)
         super().__init__(model, temperature, chunk, packed=True)
 
+    def deal(self, prompts: Prompts) -> Deal:
+        """Keep the answers to a prompt together."""
+        return partial(dealt, prompts=prompts)
+
+    def repeated(self, rows: Sequence[int], prompts: Prompts) -> list[int]:
+        """Return the tokens of every prompt of ``rows`` that one before it has, too."""
+        return repeated_prompts(rows, prompts)
+
     def forward(
         self, id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, columns: Any = None, sampled_ST: Any = None
     ) -> Tensor:
@@ -107,6 +137,45 @@ class SharedPromptPolicy(Policy):
         hidden_TD = self.model.base_model(input_ids=ids, use_cache=False, **layout).last_hidden_state[0]
         logprob_T: Tensor = self.model.get_output_embeddings()(hidden_TD.index_select(0, place_T), next_T)
         return spread(logprob_T, response_T, is_response_ST.shape)
+
+
+def repeated_prompts(rows: Iterable[int], prompts: Prompts) -> list[int]:
+    """Return the tokens of every prompt of ``rows`` that one before it has, too."""
+    counts = Counter(prompts[i] for i in rows)
+    return [size for (_, size), count in counts.items() for _ in range(count - 1)]
+
+
+def computed_tokens(rows: Sequence[int], lengths: Sequence[int], prompts: Prompts) -> int:
+    """Count the tokens of the sequences ``rows`` with each of their prompts counted once."""
+    return sum(lengths[i] for i in rows) - sum(repeated_prompts(rows, prompts))
+
+
+def dealt(by_length: Sequence[int], lengths: Sequence[int], token_budget: int, ranks: int, prompts: Prompts) -> Shares:
+    """Return each rank's micro-batches, with the answers to a prompt in as few as the budget allows."""
+    groups = sorted(_by_prompt(by_length, prompts), key=lambda rows: -computed_tokens(rows, lengths, prompts))
+    # a prompt is rather computed on several ranks than one of them left without work
+    shares = [[i for group in groups[rank::ranks] for i in group] for rank in range(ranks)]
+    if len(groups) < ranks:
+        shares = [list(by_length[rank::ranks]) for rank in range(ranks)]
+    return [_pack_prompts(share, lengths, prompts, token_budget) for share in shares]
+
+
+def _by_prompt(rows: Sequence[int], prompts: Prompts) -> list[list[int]]:
+    members: dict[tuple[int, int], list[int]] = {}
+    for i in rows:
+        members.setdefault(prompts[i], []).append(i)
+    return list(members.values())
+
+
+def _pack_prompts(rows: Sequence[int], lengths: Sequence[int], prompts: Prompts, token_budget: int) -> list[list[int]]:
+    pieces = []
+    for group in _by_prompt(rows, prompts):
+        _, size = prompts[group[0]]
+        answers = [lengths[i] - size for i in group]
+        pieces += [[group[p] for p in part] for part in pack(range(len(group)), answers, token_budget - size)]
+    sizes = [computed_tokens(piece, lengths, prompts) for piece in pieces]
+    largest_first = sorted(range(len(pieces)), key=lambda p: -sizes[p])
+    return [[i for p in part for i in pieces[p]] for part in pack(largest_first, sizes, token_budget)]
 
 
 def shares_prompts(model: Any, training: TrainingConfig, examples: "Examples") -> bool:

@@ -16,6 +16,7 @@ from torch import nn
 from oapl_core.errors import ConfigError
 from oapl_core.training.model.checkpoint import cast
 from oapl_core.training.model.experts import expert_blocks, routers
+from oapl_core.training.ways import Way
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,28 @@ if TYPE_CHECKING:
 
 ADAPTER_FOLDER = "adapter"
 _BASE, _A, _B = ".base_layer.weight", ".lora_A.default.weight", ".lora_B.default.weight"
+
+
+class Adapted(Way):
+    """Low-rank weights beside frozen ones: `training.adapter`."""
+
+    @property
+    def _settings(self) -> "AdapterConfig":
+        assert self.training.adapter, "the way is asked for"
+        return self.training.adapter
+
+    def change(self, model: Any) -> None:
+        """Add the adapter, which is drawn from the way's seed."""
+        add_adapter(model, self._settings, self.seed)
+
+    def plain(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
+        """Merge the adapter into the weights beside which it lies."""
+        return merged_weights(weights, self._settings)
+
+    def export(self, weights: "Mapping[str, Tensor]", start: Path, checkpoint: Path) -> None:
+        """Write the adapter by itself where `training.adapter.export` says so."""
+        if self._settings.export == "adapter":
+            export_adapter(weights, self._settings, start, checkpoint)
 
 
 def add_adapter(model: Any, adapter: "AdapterConfig", seed: int) -> None:

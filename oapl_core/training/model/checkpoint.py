@@ -56,13 +56,13 @@ def cast(model: Any, dtype: "torch.dtype") -> None:
         weight.data = weight.data.to(dtype)
 
 
-def load_model(model_dir: Path, hollow: "torch.dtype | None" = None) -> "StoredModel":
+def load_model(model_dir: Path, weightless: bool = False) -> "StoredModel":
     """Load the causal language model of ``model_dir``, in its stored type, on CPU; weights are read when they are
     needed.
 
     Args:
         model_dir: a Hugging Face folder.
-        hollow: if set, the same without its weights, as if they had this type (``division.py``).
+        weightless: make the same without its weights, on torch's device meta (``division.py``).
 
     Raises:
         DataError: files are missing, truncated, of an unknown architecture, or do not hold every weight.
@@ -71,14 +71,13 @@ def load_model(model_dir: Path, hollow: "torch.dtype | None" = None) -> "StoredM
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    from oapl_core.training.division import hollowed
-
     logging.disable_progress_bar()
     if not (model_dir / "config.json").is_file():
         raise DataError(f"{model_dir}: is not a Hugging Face model folder (no config.json); give one to `model`")
+    device = "meta" if weightless else None
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            model_dir, dtype="auto", local_files_only=True, output_loading_info=True, device_map=hollow and "meta"
+            model_dir, dtype="auto", local_files_only=True, output_loading_info=True, device_map=device
         )
     except (SafetensorError, OSError, EOFError, ValueError, RuntimeError, KeyError) as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -92,4 +91,4 @@ def load_model(model_dir: Path, hollow: "torch.dtype | None" = None) -> "StoredM
         what = f"{len(lost)} weights are missing or misshapen ({', '.join(lost[:3])})"
         raise DataError(f"{model_dir}: {what}; copy the whole model folder again")
     types = {name: tensor.dtype for name, tensor in model.state_dict().items()}
-    return StoredModel(hollowed(model, hollow) if hollow else model, types, model_dir)
+    return StoredModel(model, types, model_dir)

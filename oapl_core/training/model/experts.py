@@ -11,10 +11,19 @@ from typing import Any
 from torch import nn
 
 from oapl_core.errors import ConfigError
+from oapl_core.training.ways import Way
 
 _EXPERTS = "experts"
 ROUTERS = ("gate", "router")
 """Names that a router may have in its block."""
+
+
+class FrozenRouters(Way):
+    """Routers that are not trained: `training.router` = 'frozen'."""
+
+    def change(self, model: Any) -> None:
+        """Leave the choice of experts as it is."""
+        freeze_routers(model)
 
 
 def expert_blocks(model: nn.Module) -> list[nn.Module]:

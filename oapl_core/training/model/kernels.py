@@ -17,11 +17,11 @@ from torch import Tensor
 from oapl_core.errors import ConfigError
 from oapl_core.progress import say
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.layouts.attention import VARIABLE_LENGTH
-from oapl_core.training.layouts.placing import sent
-from oapl_core.training.mismatch import rounded_once_more
+from oapl_core.training.layouts.placing import VARIABLE_LENGTH, sent
+from oapl_core.training.model.rounding import rounded_once_more
 from oapl_core.training.ranks import own_rank
 from oapl_core.training.scoring import rank_share
+from oapl_core.training.ways import Way
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
@@ -35,6 +35,14 @@ _LEAST = 1e-4
 _FAILS = (ImportError, RuntimeError, AttributeError, TypeError, ValueError, KeyError, AssertionError)
 """Errors of kernels of other versions, or for other GPUs; CUDA's and Triton's errors are RuntimeErrors."""
 _NO_GPU = "there is no GPU"
+
+
+class ChosenKernels(Way):
+    """Faster kernels: `training.kernels`, `training.attention` and `training.compile`."""
+
+    def begin(self, engine: "TrainingEngine", examples: "Examples") -> Mapping[str, str]:
+        """Choose kernels by the first micro-batch; returns their names."""
+        return choose_kernels(engine, examples, self.training)
 
 
 class Kernels(Protocol):

@@ -44,76 +44,41 @@ def load(job: Job, examples: "Examples") -> Loaded:
     import torch
 
     from oapl_core.training.engine import TrainingEngine
-    from oapl_core.training.model.adapters import add_adapter
     from oapl_core.training.model.checkpoint import cast, load_model
-    from oapl_core.training.model.experts import freeze_routers
-    from oapl_core.training.model.kernels import choose_kernels
+    from oapl_core.training.model.logprobs import Policy
     from oapl_core.training.model.memory import estimate_memory, with_recomputation_decided
-    from oapl_core.training.model.recomputation import recompute
     from oapl_core.training.speed import ModelFlops
+    from oapl_core.training.ways import asked, way
 
-    training, dtype = job.training, getattr(torch, job.training.dtype)
+    training = job.training
+    ways = [way(name, training, derive_seed(job.seed, name, job.round_number)) for name in asked(training)]
     divided = training.zero_stage == 3
-    stored = load_model(job.start, hollow=dtype if divided and own_rank() else None)
+    stored = load_model(job.start, weightless=divided and bool(own_rank()))
     model = stored.model
-    if not divided or training.adapter:  # otherwise weight by weight (division.py)
-        cast(model, dtype)
-    if training.router == "frozen":
-        freeze_routers(model)
-    if training.adapter:
-        add_adapter(model, training.adapter, derive_seed(job.seed, "adapter", job.round_number))
+    if not divided or training.adapter:  # otherwise weight by weight (model/division.py)
+        cast(model, getattr(torch, training.dtype))
+    for one in ways:
+        one.change(model)
     ranks, longest = rank_count(), max(examples.lengths)
     training = with_recomputation_decided(model, training, ranks, longest)
     assert training.recompute != "auto", "has just been decided"
-    recompute(model, training.recompute)
+    # only now: `auto` is decided by the weights that are there, and trained, after every change
+    if training.recompute != "none":
+        way("recompute", training).change(model)
     # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.
     flops = ModelFlops.of(model)
     estimate = estimate_memory(model, training, ranks, longest)
     if not own_rank():
         say(estimate.line())
-    policy = _policy(model, training, examples)
-    engine = TrainingEngine(policy, training)
-    _refuse_changes(policy, engine, examples)
-    chosen = {"recompute": training.recompute, **choose_kernels(engine, examples, training)}
-    return Loaded(stored, engine, flops, estimate, chosen)
-
-
-def _refuse_changes(policy: "Policy", engine: "TrainingEngine", examples: "Examples") -> None:
-    """Let ranks share sequences, if they do; then see that no sequence changes another's log-probs.
-
-    Raises:
-        ConfigError: it would.
-    """
-    from oapl_core.training.layouts.packing import refuse_leaks
-    from oapl_core.training.layouts.sequence_parallel import SharedPolicy
-    from oapl_core.training.layouts.shared_prompts import refuse_sharing
-
-    if isinstance(policy, SharedPolicy):
-        policy.share(engine)
-    if policy.shares_prompts:
-        refuse_sharing(engine, examples)
-    elif policy.packed:
-        refuse_leaks(engine, policy.model.config.get_text_config().vocab_size)
-
-
-def _policy(model: Any, training: TrainingConfig, examples: "Examples") -> "Policy":
-    """Wrap ``model`` in one of the ways to compute a micro-batch."""
-    import torch
-
-    from oapl_core.training.layouts.packing import use_packing
-    from oapl_core.training.layouts.sequence_parallel import SharedPolicy
-    from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy, shares_prompts
-    from oapl_core.training.model.logprobs import Policy
-
-    if shares_prompts(model, training, examples):
-        policy: Policy = SharedPromptPolicy(model, examples.temperature, training.logprob_chunk)
-    else:
-        packing = "off" if training.packing == "auto" and training.sequence_parallel > 1 else training.packing
-        kind = SharedPolicy if training.sequence_parallel > 1 else Policy
-        packed = use_packing(model, packing, getattr(torch, training.dtype))
-        policy = kind(model, examples.temperature, training.logprob_chunk, packed)
+    # the first that lays rows out in its own way; else they are padded
+    laid_out = (policy for one in ways if (policy := one.policy(model, examples)))
+    policy = next(laid_out, None) or Policy(model, examples.temperature, training.logprob_chunk)
     policy.holders = tuple(_holder(policy, training, column) for column in examples.columns)
-    return policy
+    engine = TrainingEngine(policy, training)
+    chosen = {"recompute": training.recompute, "kernels": "transformers", "attention": "torch"}
+    for one in ways:
+        chosen |= one.begin(engine, examples)
+    return Loaded(stored, engine, flops, estimate, chosen)
 
 
 def _holder(policy: "Policy", training: TrainingConfig, column: TokenColumn) -> Any:

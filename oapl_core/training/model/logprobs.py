@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from oapl_core.planning.memory import CPU_TILE, GPU_TILE
-from oapl_core.training.layouts.attention import VARIABLE_LENGTH, bounds
-from oapl_core.training.layouts.placing import places, response_mask, sent, spread
+from oapl_core.training.layouts.batching import Deal, packed, padded
+from oapl_core.training.layouts.placing import VARIABLE_LENGTH, bounds, places, response_mask, sent, spread
 from oapl_core.training.model.logits import PLAIN, LogitForm, logit_form
 
 
@@ -249,6 +249,14 @@ class Policy(nn.Module):
         form, weight = logit_form(model), model.get_output_embeddings().weight
         model.set_output_embeddings(TokenLogprobs(weight, temperature, chunk, form))
         self.model, self.packed = model, packed
+
+    def deal(self, prompts: Sequence[tuple[int, int]]) -> Deal:
+        """Return how the sequences of a step, of these ``prompts`` (``Examples.prompts``), are dealt to ranks."""
+        return packed if self.packed else padded
+
+    def repeated(self, rows: Sequence[int], prompts: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the tokens of each prompt of a micro-batch that is not computed, as another row has it."""
+        return []
 
     @property
     def entropy_T(self) -> Tensor:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from oapl_core.errors import ConfigError
 from oapl_core.planning.recomputation import Recomputation
+from oapl_core.training.ways import Way
 
 _ATTENTION = (
     "aten::_scaled_dot_product_flash_attention",
@@ -30,6 +31,15 @@ _ATTENTION = (
     "torch_attn::_varlen_attn",
 )
 """Operators of torch that compute attention; which of them runs is decided by type, device and mask."""
+
+
+class Recomputed(Way):
+    """Activations that are not kept: `training.recompute`, once `auto` is decided."""
+
+    def change(self, model: Any) -> None:
+        """Let the backward pass compute again."""
+        assert self.training.recompute != "auto", "has been decided"
+        recompute(model, self.training.recompute)
 
 
 def recompute(model: Any, choice: Recomputation) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from oapl_core.run_folder.run import Run
-from oapl_core.training import division
-from oapl_core.training.model import checkpoint, loading
+from oapl_core.training.model import checkpoint, division, loading
 from oapl_core.training.train import train
 from tests.core.training.forked_training import IMPORTED
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.training.layouts.batching import epoch_order, global_batches, micro_batches
+from oapl_core.training.layouts.batching import epoch_order, global_batches, micro_batches, packed, padded
 
 LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=80)
 
@@ -38,7 +38,7 @@ def test_no_micro_batch_exceeds_the_budget_unless_it_is_one_sequence(
 def test_packing_never_splits_or_loses_a_sequence_and_keeps_the_budget(
     lengths: list[int], budget: int, ranks: int
 ) -> None:
-    shares = micro_batches(range(len(lengths)), lengths, budget, ranks, packed=True)
+    shares = micro_batches(range(len(lengths)), lengths, budget, ranks, packed)
     assert len({len(share) for share in shares}) == 1
     assert sorted(i for share in shares for rows in share for i in rows) == list(range(len(lengths)))
     for share in shares:
@@ -48,8 +48,8 @@ def test_packing_never_splits_or_loses_a_sequence_and_keeps_the_budget(
 
 @given(LENGTHS, st.integers(1, 500))
 def test_packing_needs_no_more_micro_batches_than_padding(lengths: list[int], budget: int) -> None:
-    packed, padded = (micro_batches(range(len(lengths)), lengths, budget, packed=p)[0] for p in (True, False))
-    assert len(packed) <= len(padded)
+    fewer, more = (micro_batches(range(len(lengths)), lengths, budget, deal=deal)[0] for deal in (packed, padded))
+    assert len(fewer) <= len(more)
 
 
 @given(LENGTHS, st.integers(1, 500), st.integers(1, 5))

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.training.engine import decoder_layers, settings
+from oapl_core.training.engine import settings
+from oapl_core.training.model.division import decoder_layers
 from oapl_core.training.model.logprobs import Policy
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import ROOT

@@ -17,8 +17,8 @@ from transformers import (
 from oapl_core.errors import ConfigError
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.layouts import attention
-from oapl_core.training.layouts.attention import VARIABLE_LENGTH
 from oapl_core.training.layouts.packing import refuse_leaks, use_packing
+from oapl_core.training.layouts.placing import VARIABLE_LENGTH
 from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import made_groups, plain_logprobs
 from tests.core.training.plain_engine import PlainEngine

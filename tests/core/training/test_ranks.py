@@ -12,7 +12,7 @@ from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.training.interruption import INTERRUPTED
-from oapl_core.training.ranks import _complain, rank_command
+from oapl_core.training.launching import _complain, rank_command
 from tests.core.training.made_round import make_run
 
 

@@ -4,6 +4,7 @@ import copy
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,16 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.layouts import shared_prompts
-from oapl_core.training.layouts.attention import VARIABLE_LENGTH
-from oapl_core.training.layouts.batching import computed_tokens, micro_batches
-from oapl_core.training.layouts.shared_prompts import SharedPromptPolicy, SharedRow, refuse_sharing, shares_prompts
+from oapl_core.training.layouts.batching import micro_batches
+from oapl_core.training.layouts.placing import VARIABLE_LENGTH
+from oapl_core.training.layouts.shared_prompts import (
+    SharedPromptPolicy,
+    SharedRow,
+    computed_tokens,
+    dealt,
+    refuse_sharing,
+    shares_prompts,
+)
 from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.steps import Trainer
 from tests.core.training.made_round import made_groups, make_run, train_in_a_process, write_groups
@@ -122,22 +130,22 @@ def test_shared_micro_batches_keep_the_budget_and_lose_nothing(
     prompts = [(label, 10 * label + 1) for label, _ in rows]
     lengths = [size + answer for (_, size), (_, answer) in zip(prompts, rows, strict=True)]
     order = list(range(len(rows)))
-    shares = micro_batches(order, lengths, budget, ranks, True, prompts)
+    shares = micro_batches(order, lengths, budget, ranks, partial(dealt, prompts=prompts))
     assert len({len(share) for share in shares}) == 1 and len(shares) == ranks
     assert sorted(i for share in shares for held in share for i in held) == order
     for share in shares:
         for held in share:
             assert computed_tokens(held, lengths, prompts) <= budget or len(held) == 1
     rng.shuffle(order)
-    assert micro_batches(order, lengths, budget, ranks, True, prompts) == shares
+    assert micro_batches(order, lengths, budget, ranks, partial(dealt, prompts=prompts)) == shares
 
 
 def test_answers_to_a_prompt_stay_together_unless_ranks_would_wait() -> None:
     prompts, lengths = [(i // 4, 100) for i in range(16)], [150] * 16
     for ranks in (1, 2, 4):
-        shares = micro_batches(range(16), lengths, 300, ranks, True, prompts)
+        shares = micro_batches(range(16), lengths, 300, ranks, partial(dealt, prompts=prompts))
         assert sorted(held for share in shares for held in share) == [list(range(i, i + 4)) for i in (0, 4, 8, 12)]
-    two = micro_batches(range(4), lengths, 10_000, 2, True, prompts)
+    two = micro_batches(range(4), lengths, 10_000, 2, partial(dealt, prompts=prompts))
     assert sorted(len(held) for share in two for held in share) == [2, 2]
 
 

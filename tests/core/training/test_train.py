@@ -99,11 +99,7 @@ def test_deepspeed_gives_the_weights_of_a_plain_torch_loop(
 
 def test_the_ledger_says_what_the_layers_were_computed_with(trained: Run) -> None:
     details = trained.ledger.artifacts()[trained.name(trained.checkpoint(0, 1))].details
-    assert details["computed_with"] == {
-        "recompute": "none",
-        "kernels": "transformers (Liger: there is no GPU)",
-        "attention": "torch (FlashAttention 4: there is no GPU; FlashAttention 3: there is no GPU)",
-    }
+    assert details["computed_with"] == {"recompute": "none", "kernels": "transformers", "attention": "torch"}
 
 
 def test_an_exported_epoch_scores_what_the_trainer_scored_next(trained: Run, rows: list[dict[str, Any]]) -> None:

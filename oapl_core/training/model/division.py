@@ -12,8 +12,36 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from oapl_core.training.model.experts import expert_blocks
+from oapl_core.training.ways import Way
+
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
+
+
+class Sharded(Way):
+    """A shard of each weight on each rank: `training.zero_stage` = 3."""
+
+    def change(self, model: Any) -> None:
+        """Give a model that was read without its weights hollow ones."""
+        if next(model.parameters()).is_meta:
+            hollowed(model, getattr(torch, self.training.dtype))
+
+    def shard(self, engine: "TrainingEngine", policy: nn.Module, deepspeed: Any, config: dict[str, Any]) -> None:
+        """Shard ``policy`` over all ranks, before ``deepspeed`` (the package) makes an engine of it by ``config``."""
+        divide(engine, policy, getattr(torch, self.training.dtype), deepspeed.zero, config)
+        # Fetched whole. Experts: ranks whose tokens choose different ones would wait for each other's weights for
+        # ever. Layers: DeepSpeed's hooks around each part of them cost more of the host than the layer does.
+        leaves = {type(block) for block in (*expert_blocks(policy), *decoder_layers(policy))}
+        if leaves:
+            deepspeed.utils.set_z3_leaf_modules(policy, sorted(leaves, key=lambda kind: kind.__name__))
+
+
+def decoder_layers(policy: nn.Module) -> list[nn.Module]:
+    """Return the layers of a transformers model that support recomputation; an empty list for other models."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [module for module in policy.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def hollowed(model: Any, dtype: torch.dtype) -> Any:
