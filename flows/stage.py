@@ -10,8 +10,7 @@ from prefect.states import Completed, Failed
 from flows.start import listen, skipped
 from oapl_core.errors import Held, OaplError
 from oapl_core.planning.plan import Step
-from oapl_core.runner import Order
-from tasks.elsewhere import carry_out
+from tasks.elsewhere import Order, carry_out
 from tasks.fleet import FLOW
 from tasks.stage import telling
 

@@ -92,3 +92,12 @@ def mtime_ns(path: Path) -> int:
     """Return the modification time of a file, or of the newest in a folder. Nanoseconds."""
     files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
     return max((p.stat().st_mtime_ns for p in files), default=0)
+
+
+def readable_size(size: float) -> str:
+    """Write bytes as ``1.23 GB``: three digits and a decimal unit, bytes as they are."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(size) < 999.5 or unit == "TB":
+            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000
+    raise AssertionError("TB is the last")

@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from oapl_core.crew import REPLACED
 from oapl_core.errors import ConfigError, Held, Interrupted, OaplError, StageFailed
 from oapl_core.launch import following
 from oapl_core.planning.plan import Step
 from oapl_core.planning.stages import BY_VERB, TRAINING
 from oapl_core.run_folder.run import Run
-from oapl_core.runner import REPLACED, Order, Tell
+from oapl_core.runner import Tell
 from oapl_core.settings.experiment import Experiment
-from tasks.elsewhere import carry_out
+from tasks.elsewhere import Order, carry_out
 
 _ANSWER_S = 10.0
 _ASK_EVERY_S = 1.0

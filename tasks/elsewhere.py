@@ -1,13 +1,15 @@
 """Does a step for whoever holds the run folder, on another machine: ``python -m tasks.elsewhere ORDER``.
 
-ORDER is JSON, the fields of ``oapl_core.runner.Order``. Where the machine sees the run folder, the step ends when its
+ORDER is JSON, the fields of ``Order``. Where the machine sees the run folder, the step ends when its
 holder does. Where it does not, it takes part through the run's mirror, in data/joined/. Reads and writes what the
 step does. Started by runners, not by people.
 """
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 from oapl_core.errors import OaplError
@@ -16,12 +18,34 @@ from oapl_core.planning.plan import Step
 from oapl_core.plugins import resolve
 from oapl_core.progress import say
 from oapl_core.run_folder.helping import helping
-from oapl_core.run_folder.lock import hold
+from oapl_core.run_folder.lock import hold, owner
 from oapl_core.run_folder.run import Run
-from oapl_core.runner import Order, Tell
+from oapl_core.runner import Tell
+from oapl_core.settings.operation.secrets import below
 
 _IDLE_S = 300.0
 """Seconds that a machine that joined waits for the round to be opened, or to be closed."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A step for another machine, done on behalf of whoever holds the run folder; JSON can say all of it."""
+
+    run_dir: str
+    step: Step
+    holder: str
+    """Token in run.lock of the process that holds the folder."""
+    mirror: str | None = None
+    """URL of the run's copy, where that machine does not see the folder."""
+
+    @classmethod
+    def of(cls, run: Run, step: Step) -> Self:
+        """Make the order that this process, which holds the folder of ``run``, gives."""
+        holder = owner(run.root)
+        assert holder, "whoever starts a stage holds the run folder"
+        is_seen = run.config.is_elsewhere(step.verb)
+        mirror = None if is_seen else below(run.config.mirror or "", run.root.name)
+        return cls(str(run.root.resolve()), step, holder.token, mirror)
 
 
 def carry_out(order: Order, tell: Tell) -> None:

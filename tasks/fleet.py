@@ -20,7 +20,8 @@ from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, Oapl
 from oapl_core.launch import following
 from oapl_core.planning.plan import Step
 from oapl_core.run_folder.run import Run
-from oapl_core.runner import Order, Tell
+from oapl_core.runner import Tell
+from tasks.elsewhere import Order
 
 FLOW = "oapl-stage"
 _ASK_EVERY_S = 1.0

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.chaos.compare import differences
 from bench.chaos.world import ROOT, VARIANTS, Control, Ended, Started, World, marked, processes, signal_to
 from oapl_core.planning.plan import Step, steps
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.run import Run
 
 _OTHER_SERVER = 0.6

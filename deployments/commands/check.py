@@ -7,7 +7,7 @@ import typer
 from deployments.arguments import OpenedRun
 from deployments.terminal import print_json, tell
 from oapl_core.environments.turn_check import TurnCheck, check_turns
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
 

@@ -9,11 +9,11 @@ import typer
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, candidates_of_evaluation, remove
 from oapl_core.evaluation.folder import RECORD, EvaluationFolder
+from oapl_core.files import readable_size
 from oapl_core.run_folder.following import catch_up
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.storage import readable
 
 
 def _opened(name: str) -> Recorded:
@@ -48,7 +48,7 @@ def clean(
             kind, number, reason = why
             where = "" if number is None else f" of round {number}"
             tell(f"stays: {kind}{where}: {reason}")
-        size = readable(sum(item.freed_bytes for item in going))
+        size = readable_size(sum(item.freed_bytes for item in going))
         if not going:
             tell(f"{run.root}: nothing to remove")
         elif yes:
@@ -75,6 +75,6 @@ def _print_candidates(going: Iterable[Candidate]) -> None:
         return
     table = numbers_table("deleted", "round", "artifacts", "size", "rule", text=["rule"])
     for (kind, number, rule), mine in grouped.items():
-        size = readable(sum(item.bytes for item in mine))
+        size = readable_size(sum(item.bytes for item in mine))
         table.add_row(kind, "" if number is None else str(number), str(len(mine)), size, rule)
     console.print(table)

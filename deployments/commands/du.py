@@ -6,8 +6,9 @@ from typing import Any
 from deployments.arguments import OpenedRun
 from deployments.terminal import console, numbers_table, print_json, tell
 from oapl_core.changing.cleaning import CleaningRules, candidates
+from oapl_core.files import readable_size
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.storage import KINDS, ROUND_KINDS, StoredFile, readable, stored_files, total
+from oapl_core.run_folder.storage import KINDS, ROUND_KINDS, StoredFile, stored_files, total
 
 _SHOWN_RULES = (
     *("checkpoints=last", "checkpoints=chosen", "rollouts=1", "rollouts=0"),
@@ -20,19 +21,19 @@ def du(run: OpenedRun) -> None:
     files = list(stored_files(run.root))
     if print_json(lambda: _facts(run, files)):
         return
-    tell(f"{run.root}: {readable(sum(file.bytes for file in files))} in {len(files):,} files")
+    tell(f"{run.root}: {readable_size(sum(file.bytes for file in files))} in {len(files):,} files")
     _print_kinds(files)
     _print_rounds(files)
     shared = sum(file.bytes for file in files if file.is_shared)
     if shared:
-        tell(f"{readable(shared)} of it are shared with forks of this run, or with the run that this is a fork of")
+        tell(f"{readable_size(shared)} of it are shared with forks of this run, or with the run that this is a fork of")
     removed = run.ledger.removals().values()
     if removed:
-        tell(f"{readable(sum(entry.bytes for entry in removed))} were removed by `oapl clean` before")
+        tell(f"{readable_size(sum(entry.bytes for entry in removed))} were removed by `oapl clean` before")
     tell("`oapl clean` would free:")
     for words, freed in _freed(run):
         rule = f"--keep {words[0]}" if words else "scratch of finished rounds"
-        tell(f"  {readable(freed):>9}  {rule}")
+        tell(f"  {readable_size(freed):>9}  {rule}")
 
 
 def _freed(run: Run) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -65,7 +66,7 @@ def _print_kinds(files: Sequence[StoredFile]) -> None:
     sizes = total(files)
     for kind in KINDS:
         if sizes[kind]:
-            table.add_row(kind, f"{sum(file.kind == kind for file in files):,}", readable(sizes[kind]))
+            table.add_row(kind, f"{sum(file.kind == kind for file in files):,}", readable_size(sizes[kind]))
     console.print(table)
 
 
@@ -77,5 +78,5 @@ def _print_rounds(files: Sequence[StoredFile]) -> None:
     table = numbers_table("round", *kinds)
     for number in rounds:
         sizes = total(file for file in files if file.round == number)
-        table.add_row(str(number), *(readable(sizes[kind]) if sizes[kind] else "" for kind in kinds))
+        table.add_row(str(number), *(readable_size(sizes[kind]) if sizes[kind] else "" for kind in kinds))
     console.print(table)

@@ -7,7 +7,7 @@ import typer
 from deployments.arguments import OpenedRun, Overrides
 from deployments.terminal import tell
 from oapl_core.changing import forking
-from oapl_core.run_folder.storage import readable
+from oapl_core.files import readable_size
 
 
 def fork(
@@ -21,7 +21,7 @@ def fork(
 ) -> None:
     """Make another run that shares what came before a round, without copies, and has other settings from there on."""
     made = forking.fork(run, name, number, overrides or [], from_stage)
-    size = readable(made.shared_bytes)
+    size = readable_size(made.shared_bytes)
     tell(f"{made.run.root}: shares {made.shared_files} files ({size}) with {run.root}, copied none")
     for change in made.run.ledger.forks()[0].changes:
         tell(f"  {change}")

@@ -17,7 +17,7 @@ from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.model_files.chat import Refused, render
 from oapl_core.model_files.model_folder import load_tokenizer
-from oapl_core.run_folder.integrity import Finding
+from oapl_core.run_folder.checking import Finding
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.tables import LOSS_MASK, TURNS
 from oapl_core.turns import fault, has_turns

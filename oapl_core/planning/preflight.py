@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.files import readable_size
 from oapl_core.planning.plan import steps
 from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
 from oapl_core.plugins.own_function import check_import
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, Run
-from oapl_core.run_folder.storage import readable
 from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
 from oapl_core.settings.experiment import Experiment
-from oapl_core.tables import PROBLEMS, PROMPTS, read_table
-from oapl_core.tables import readable as whole
+from oapl_core.tables import PROBLEMS, PROMPTS, read_table, readable
 from oapl_core.toolchain import ASKED_BY, Toolchain, toolchains_of
 
 ROLLOUT_BYTES_PER_TOKEN = 6.25
@@ -102,7 +101,7 @@ def toolchains_in(problems: Path) -> list[Toolchain]:
     """Return the toolchains that ``problems`` (tables.PROBLEMS) ask for, beside Python, by name."""
     if not problems.is_file():
         return []
-    with whole(problems):
+    with readable(problems):
         asked = read_table(problems, PROBLEMS, [ASKED_BY])[ASKED_BY].unique().to_pylist()
     return toolchains_of({ASKED_BY: name} for name in asked)
 
@@ -134,7 +133,7 @@ class Need:
         """
         if free_bytes >= self.bytes:
             return
-        room = f"{self.what} about {readable(self.bytes)} on the disk, {readable(free_bytes)} are free"
+        room = f"{self.what} about {readable_size(self.bytes)} on the disk, {readable_size(free_bytes)} are free"
         remedy = "free some (`oapl du`, `oapl clean`), or choose another disk with runs_dir=..."
         if self.is_measured:
             raise StageFailed(f"{run.root}: {room}; {remedy}")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from oapl_core.run_folder.draws import DRAW_FILE
 from oapl_core.run_folder.run import (
     CHECKPOINT_DIR,
+    DRAW_FILE,
     EVALUATION_DIR,
     GROUPS_FILE,
     IN_FLIGHT,

@@ -35,6 +35,7 @@ Kind = Literal[
     "rows",
     "runner",
     "sampler",
+    "setting",
     "store",
     "toolchain",
     "tracker",
@@ -160,6 +161,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "servers": "oapl_extras.servers.servers:ServerSampler",
         "turns": "oapl_core.environments.turn_sampler:turn_sampler",
     },
+    "setting": {"fleet": "oapl_core.crew:on_machines"},
     "store": {
         "folder": "oapl_core.run_folder.parts:FolderParts",
         "mirror": "oapl_extras.remote.mirror_parts:MirrorParts",

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oapl_core.run_folder.run import Run
+from oapl_core.run_folder.run import DRAW_FILE, Run
 
-DRAW_FILE = "1_draw.parquet"
 DRAWS = (
     ("problem_id", "str"),
     ("source", "str"),

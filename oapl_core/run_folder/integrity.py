@@ -1,12 +1,10 @@
-"""Is a run folder what its ledger says? Reads artifacts' bytes; names what is damaged and has it made again.
+"""Is an artifact what the ledger says? Reads sizes and times, and bytes where these differ or a stage has failed.
 
 A stage looks at size and modification time, which find what a person or a crash did; a disk that flips a bit changes
-neither. Readers of Parquet notice by page checksums (``tables.py``); here everything is compared, model weights too.
+neither. Readers of Parquet notice by page checksums (``tables.py``); `oapl check` compares everything (checking.py).
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,6 @@ from oapl_core.run_folder.ledger import ArtifactEntry
 
 if TYPE_CHECKING:
     from oapl_core.run_folder.recorded import Recorded
-    from oapl_core.run_folder.run import Run
 
 
 _MOST_BYTES = 32 * 2**30
@@ -48,34 +45,6 @@ def damage(path: Path, entry: ArtifactEntry, thorough: bool = False) -> str | No
     return None if sha256_of(path) == entry.sha256 else "does not hold the bytes that were recorded"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """An artifact, or a file outside the run folder that some were made from, and what is wrong with it if anything."""
-
-    name: str
-    wrong: str | None
-
-
-def findings(run: "Run") -> Iterator[Finding]:
-    """Compare every artifact, and every input from outside the run folder, with its recorded SHA-256.
-
-    A damaged artifact's modification time is set to now, so that the next run sees it and makes it again. Besides it,
-    that run makes again only what was made from other bytes than those that come out.
-    """
-    artifacts, removed = run.ledger.artifacts(), run.ledger.removals()
-    for name, entry in artifacts.items():
-        path = run.root / name
-        if name in removed:  # on purpose
-            continue
-        wrong = damage(path, entry, thorough=True)
-        if wrong and path.exists():
-            _make_stale(path)
-        yield Finding(name, wrong)
-    recorded = {name: digest for entry in artifacts.values() for name, digest in entry.inputs.items()}
-    for name in sorted(recorded.keys() - artifacts.keys() - run.ledger.superseded()):
-        yield Finding(name, _change(run.place(Path(name)), recorded[name]))
-
-
 def rotten_files(run: "Recorded", most_bytes: int = _MOST_BYTES) -> tuple[list[str], int]:
     """Find the names of the recorded files that do not hold their bytes any more, and how many were not looked at.
 
@@ -92,18 +61,12 @@ def rotten_files(run: "Recorded", most_bytes: int = _MOST_BYTES) -> tuple[list[s
             continue
         left -= entry.bytes
         if damage(run.root / name, entry, thorough=True):
-            _make_stale(run.root / name)
+            make_stale(run.root / name)
             found.append(name)
     return found, unread
 
 
-def _make_stale(path: Path) -> None:
+def make_stale(path: Path) -> None:
+    """Set an artifact's modification time to now, so that the next run sees it and makes it again if it is damaged."""
     for file in (p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
         os.utime(file)
-
-
-def _change(path: Path, digest: str) -> str | None:
-    if not path.exists():
-        return "is gone; what was made from it would be made again from another"
-    now = sha256_of(path)
-    return None if now == digest else f"was {digest[:16]} and is {now[:16]}; what was made from it will be made again"

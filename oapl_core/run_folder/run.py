@@ -31,7 +31,7 @@ from oapl_core.settings.experiment_file import check_format, differences, parse_
 
 MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "observers", "runs_dir", "sampler", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
-ROLLOUTS_DIR, GROUPS_FILE = "1_rollouts", "3_groups.parquet"
+DRAW_FILE, ROLLOUTS_DIR, GROUPS_FILE = "1_draw.parquet", "1_rollouts", "3_groups.parquet"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
 """Names of files and folders in a round's folder."""
 OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"

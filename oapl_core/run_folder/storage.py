@@ -74,12 +74,3 @@ def total(files: Iterable[StoredFile]) -> Counter[str]:
     for file in files:
         found[file.kind] += file.bytes
     return found
-
-
-def readable(size: float) -> str:
-    """Write bytes as ``1.23 GB``: three digits and a decimal unit, bytes as they are."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(size) < 999.5 or unit == "TB":
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000
-    raise AssertionError("TB is the last")

@@ -13,12 +13,12 @@ from math import inf
 
 from oapl_core.devices import CORES_PER_GPU, Gpu, visible_gpus
 from oapl_core.errors import ConfigError
+from oapl_core.files import readable_size
 from oapl_core.planning.memory import GPU_TILE, MemoryEstimate, rank_memory, state_remedies
 from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize
 from oapl_core.planning.plan import Step, finished, steps
 from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
 from oapl_core.token_columns import column
 from oapl_extras.plan.engine_memory import EngineMemory, context, engine_memory, longest_sequence, planned_training
@@ -232,7 +232,7 @@ class Fit:
         if memory.tokens < config.max_model_len:
             holds = f"keys and values of {max(0.0, memory.tokens):,.0f} tokens"
             yield Obstacle(
-                f"an engine on {each} GPU{'s' * (each > 1)} holds {readable(memory.weights)} of weights and, by "
+                f"an engine on {each} GPU{'s' * (each > 1)} holds {readable_size(memory.weights)} of weights and, by "
                 f"{limit}, {holds}, fewer than engine.max_model_len = {config.max_model_len}: "
                 "raise engine.tensor_parallel_size, or lower engine.max_model_len with the limits in it",
                 refuses=True,
@@ -268,8 +268,10 @@ class Fit:
             yield Obstacle(f"{needs}: {lower}, {state_remedies(training)}", refuses=memory.least > there)
         held = memory.host * training.processes
         if held > self.machine.host_bytes:
-            host = readable(self.machine.host_bytes)
-            yield Obstacle(f"training.offload_optimizer needs {readable(held)} on this host, which has {host}", True)
+            host = readable_size(self.machine.host_bytes)
+            yield Obstacle(
+                f"training.offload_optimizer needs {readable_size(held)} on this host, which has {host}", True
+            )
 
     def _together(self) -> Iterator[Obstacle]:
         config, gpus, cores = self.config, len(self.machine.gpus), self.machine.cores
@@ -302,7 +304,7 @@ def _disk(run: Run, model: ModelSize | None) -> Iterator[Obstacle]:
     free = shutil.disk_usage(folder).free
     if needed > free:
         yield Obstacle(
-            f"{run.root}: a checkpoint and two states of the training need {readable(needed)} on the disk, "
-            f"{readable(free)} are free; free some, or choose another disk with runs_dir=...",
+            f"{run.root}: a checkpoint and two states of the training need {readable_size(needed)} on the disk, "
+            f"{readable_size(free)} are free; free some, or choose another disk with runs_dir=...",
             refuses=True,
         )

@@ -15,6 +15,7 @@ from rich.table import Table
 from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.terminal import numbers_table, print_json, tell
 from oapl_core.errors import ConfigError
+from oapl_core.files import readable_size
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.warnings import batch_too_large, left_out_statements
 from oapl_core.plugins.own_function import check_environment
@@ -23,7 +24,6 @@ from oapl_core.problems.dividing import ProblemSets
 from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.raw_rows import raw_rows, row_count
 from oapl_core.run_folder.opening import find
-from oapl_core.run_folder.storage import readable
 from oapl_core.settings.experiment import Experiment
 from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, tokens_per_gpu_s
 from oapl_extras.plan.fitting import Fit, planned
@@ -62,7 +62,7 @@ def lines(experiment: Experiment) -> list[str]:
     problems = problem_counts(experiment)
     made, gpus = estimate(experiment, model, problems), experiment.estimate.gpus
     fit = Fit(experiment, model, planned(experiment))
-    sizes = ", ".join(f"{kind} {readable(size)}" for kind, size in made.disk.items())
+    sizes = ", ".join(f"{kind} {readable_size(size)}" for kind, size in made.disk.items())
     facts = [
         ("model", f"{model.parameters / 1e9:.3g} billion parameters ({origin})"),
         ("problems", f"{problems.train:,} training, {problems.validation:,} validation, {problems.heldout:,} held-out"),
@@ -70,8 +70,8 @@ def lines(experiment: Experiment) -> list[str]:
         *(("memory", line.removeprefix("memory of ")) for line in fit.lines()),
         *(("refused" if found.refuses else "warning", found.line) for found in fit.findings()),
         *(("warning", line) for line in _warned(experiment, made, problems)),
-        ("disk", f"{readable(sum(made.disk.values()))}: {sizes}"),
-        ("disk while training", f"{readable(made.states)} of states more"),
+        ("disk", f"{readable_size(sum(made.disk.values()))}: {sizes}"),
+        ("disk while training", f"{readable_size(made.states)} of states more"),
         *temperatures(experiment),
         ("assumed", _assumed(experiment, model)),
     ]

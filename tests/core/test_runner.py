@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from oapl_core import runner
+from oapl_core import crew, runner
+from oapl_core.crew import Crew
 from oapl_core.errors import ConfigError, DataError, OaplError, StageFailed
 from oapl_core.planning.plan import Step, helping_steps, round_steps
 from oapl_core.run_folder.run import Run
-from oapl_core.runner import Crew, Tell, beside, do
+from oapl_core.runner import Tell, beside, do
 from oapl_core.settings.experiment_file import parse_experiment
 
 SAMPLING, VERIFICATION = round_steps(0)[:2]
@@ -58,8 +59,8 @@ def own(monkeypatch: pytest.MonkeyPatch) -> type[Own]:
     """The class that the setting's name leads to."""
     monkeypatch.setattr(Own, "started", {}, raising=False)
     monkeypatch.setattr(Own, "ends", lambda title: "share" not in title, raising=False)
-    monkeypatch.setattr(runner, "_END_S", 0.05)
-    monkeypatch.setattr(runner, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(crew, "_END_S", 0.05)
+    monkeypatch.setattr(crew, "_LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(runner, "_POLL_S", 0.02)
     return Own
 
@@ -82,14 +83,14 @@ def test_a_helper_that_dies_is_replaced_twice_and_one_that_errs_is_not() -> None
         started.append(Played())
         return started[-1]
 
-    with Crew(start, {2: "share 2", 3: "share 3"}, said.append, look_every_s=0) as crew:
-        crew.report()
+    with Crew(start, {2: "share 2", 3: "share 3"}, said.append, look_every_s=0) as helpers:
+        helpers.report()
         assert said == []
         started[1].end = DataError("no prompts")
         for number in (0, 2, 3):
             started[number].end = StageFailed("no heartbeat")
-            crew.report()
-            crew.report()
+            helpers.report()
+            helpers.report()
     assert said == [
         "share 2: no heartbeat; the others do its parts, and it is started again (1 of 2)",
         "share 3: no prompts; the others do its parts",
@@ -109,9 +110,9 @@ def test_a_helper_that_cannot_be_started_again_is_told_of() -> None:
             return one
         raise StageFailed("the server is away")
 
-    with Crew(start, {2: "share 2"}, said.append, look_every_s=0) as crew:
-        crew.report()
-        crew.report()
+    with Crew(start, {2: "share 2"}, said.append, look_every_s=0) as helpers:
+        helpers.report()
+        helpers.report()
     assert said == ["share 2: died; the others do its parts, and it could not be started again (the server is away)"]
 
 

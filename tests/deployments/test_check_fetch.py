@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.rollouts.generate import generate
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.opening import fetch_missing
 from oapl_core.run_folder.run import Run
 from oapl_extras.remote.mirror import Mirror

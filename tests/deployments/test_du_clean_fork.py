@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.planning.plan import finished, steps
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.run import Run
 from tests.played_run import played_experiment, stages_started

@@ -10,7 +10,7 @@ from oapl_core.errors import Held
 from oapl_core.planning.plan import helping_steps, round_steps
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
-from oapl_core.runner import Order
+from tasks.elsewhere import Order
 from tests.core.test_runner import made_run
 
 STEP = helping_steps(round_steps(0)[1], 2)[0]

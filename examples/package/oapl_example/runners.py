@@ -16,7 +16,7 @@ from oapl_core.runner import Tell
 class Polite:
     """This machine through ``nice``; what it started is in logs/polite.jsonl of the run.
 
-    A runner for another machine starts ``python -m tasks.elsewhere ORDER`` there (``oapl_core/runner.py: Order``).
+    A runner for another machine starts ``python -m tasks.elsewhere ORDER`` there (its ``Order``).
     """
 
     def __init__(self, at: str | None) -> None:

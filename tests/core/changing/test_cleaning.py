@@ -8,7 +8,7 @@ from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, re
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.planning.plan import finished, steps
 from oapl_core.planning.preflight import before_stage
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord

@@ -11,7 +11,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.rollouts.generate import generate
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.ledger import RemovalEntry, StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import stored_files

@@ -9,7 +9,7 @@ from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError
 from oapl_core.planning.plan import finished, steps
 from oapl_core.rollouts.generate import generate
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run

@@ -10,7 +10,8 @@ import pytest
 from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.rollouts.generate import generate
-from oapl_core.run_folder.integrity import findings, rotten_files
+from oapl_core.run_folder.checking import findings
+from oapl_core.run_folder.integrity import rotten_files
 from oapl_core.run_folder.run import Run
 from oapl_core.verdicts.verify import verify
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run

@@ -12,7 +12,7 @@ import pytest
 from oapl_core.changing.forking import fork
 from oapl_core.evaluation.wanted import model_of
 from oapl_core.planning.plan import finished
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment

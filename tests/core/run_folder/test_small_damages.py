@@ -11,7 +11,7 @@ import pytest
 
 from oapl_core.errors import OaplError
 from oapl_core.planning.plan import finished, steps
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.run import Run
 from tests.synthetic_run import Sizes, write_synthetic_run
 

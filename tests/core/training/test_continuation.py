@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from oapl_core.changing.cleaning import CleaningRules, candidates, remove
 from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import DataError
-from oapl_core.run_folder.integrity import findings
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.recorded import temporary

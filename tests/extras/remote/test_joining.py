@@ -17,7 +17,6 @@ from oapl_core.planning.plan import round_steps
 from oapl_core.rollouts.generate import generate
 from oapl_core.rollouts.requests import SampledAnswer
 from oapl_core.run_folder.run import Run
-from oapl_core.runner import Order
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import ROLLOUTS, read_table, write_table
 from oapl_extras.remote import joining
@@ -239,7 +238,7 @@ def test_a_step_for_a_machine_that_sees_only_the_copy_is_sampled_through_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(elsewhere, "_IDLE_S", 0.1)
     monkeypatch.setattr(joining, "serve", partial(serve, look_s=0.02))
-    elsewhere.carry_out(Order("/seen/by/others", round_steps(0)[0], "a token", machines.url), told.append)
+    elsewhere.carry_out(elsewhere.Order("/seen/by/others", round_steps(0)[0], "a token", machines.url), told.append)
     assert told[0] == f"{machines.url}: waits for a round to be sampled"
     assert told[-1].endswith("ends")
     assert (tmp_path / "data" / "joined").is_dir(), "it works below the current folder"

@@ -15,8 +15,8 @@ import pytest
 
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.rollouts.generate import generate
+from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.following import follow, made
-from oapl_core.run_folder.integrity import findings
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.run import Run
 from oapl_extras.remote.mirror import Mirror
