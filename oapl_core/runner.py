@@ -2,7 +2,7 @@
 
 A runner is found by name (``plugins``, kind "runner"; setting `fleet.STAGE.runner`). It places and starts processes,
 and may start them again; it knows nothing of parts. A stage that has parts is done by several processes at once
-(``crew.py``), so a helper may come, die, or be missing at any time. Reads and writes nothing.
+(``fleet/crew.py``), so a helper may come, die, or be missing at any time. Reads and writes nothing.
 """
 
 import contextvars

@@ -10,14 +10,13 @@ from typing import Any
 
 from oapl_core.errors import ConfigError, OaplError, StageFailed
 from oapl_core.planning.preflight import before_stage
-from oapl_core.planning.stages import BY_VERB, SAMPLING, TRAINING
+from oapl_core.plugins import resolve
 from oapl_core.progress import end_output, written
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
 from oapl_core.storable import lenient_output, one_line
 
 ERROR_PREFIX = "error: "
-_DEVICES = Path("/dev")
 _CODE_ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -46,7 +45,8 @@ def run_verb(
         run = _at_its_origin(opens, args.run_dir, given)
         if isinstance(run, Run):
             before_stage(run, _name(verb), args.round if has_round else None)
-            _choose_gpus(run, _name(verb))
+            if run.config.pipeline:
+                resolve("setting", "pipeline")(run, _name(verb))
         verb(run, *([args.round] if has_round else []), **given)
     except OaplError as error:
         return _complain(str(error), error.exit_code)
@@ -81,27 +81,6 @@ def _name(verb: Callable[..., None]) -> str:
     """Return ``rollouts.generate``: the verb's module below ``oapl_core``, also when it is run as a program."""
     spec = sys.modules[verb.__module__].__spec__
     return (spec.name if spec else verb.__module__).removeprefix("oapl_core.")
-
-
-def _choose_gpus(run: Run, verb: str) -> None:
-    """Choose the GPUs of engine and trainer with `pipeline`, before torch is imported, which looks once.
-
-    Raises:
-        ConfigError: both would work on one GPU at a time.
-    """
-    pipeline, known = run.config.pipeline, BY_VERB.get(verb)
-    if not (pipeline and known and known.gpus):
-        return
-    lists = (set(pipeline.engine_gpus), set(pipeline.trainer_gpus))
-    # other machines may have other GPUs
-    is_here = not any(map(run.config.is_elsewhere, (SAMPLING.verb, TRAINING.verb)))
-    if is_here and any(_DEVICES.glob("nvidia[0-9]*")) and (not all(lists) or lists[0] & lists[1]):
-        raise ConfigError(
-            f"{run.root}: with [pipeline] sampling and training would share GPUs and run out of memory: give each "
-            "its own, pipeline.engine_gpus=[0,1] and pipeline.trainer_gpus=[2,3], or a machine ([fleet])"
-        )
-    if gpus := getattr(pipeline, known.gpus):
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
 
 
 def disk_full(where: object) -> StageFailed:

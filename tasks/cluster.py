@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from oapl_core.crew import REPLACED
 from oapl_core.errors import ConfigError, Held, Interrupted, OaplError, StageFailed
+from oapl_core.fleet.crew import REPLACED
 from oapl_core.launch import following
 from oapl_core.planning.plan import Step
 from oapl_core.planning.stages import BY_VERB, TRAINING

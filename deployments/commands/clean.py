@@ -8,12 +8,25 @@ import typer
 
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, candidates_of_evaluation, remove
+from oapl_core.errors import StageFailed
 from oapl_core.evaluation.folder import RECORD, EvaluationFolder
 from oapl_core.files import readable_size
-from oapl_core.run_folder.following import catch_up
+from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
+
+
+def _complete_copy(run: Run) -> None:
+    """Send what is missing in the copy elsewhere, before it is deleted here.
+
+    Raises:
+        StageFailed: the copy is not reached.
+    """
+    try:
+        observer("mirror", run, tell).settle()
+    except OSError as error:
+        raise StageFailed(f"mirror: {error}; nothing was deleted; mend that and run the same command again") from None
 
 
 def _opened(name: str) -> Recorded:
@@ -53,7 +66,7 @@ def clean(
             tell(f"{run.root}: nothing to remove")
         elif yes:
             if isinstance(run, Run):
-                catch_up(run, tell, ("mirror",))  # what is missing in the copy is sent before it is deleted here
+                _complete_copy(run)
             remove(run, going)
             tell(f"{run.root}: {size} freed; the ledger records what went, and nothing is made again for it")
         else:

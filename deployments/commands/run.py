@@ -1,24 +1,22 @@
 """`oapl run`: check what was given, hold the run folder, run the flow, show the result; or show the plan of it."""
 
-import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from deployments.arguments import ExperimentFile, Limit, Overrides
-from deployments.step_tables import print_plan, print_times
+from deployments.step_tables import print_times
 from deployments.terminal import Narrator, console, tell
-from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, Interrupted
 from oapl_core.planning.plan import finished, steps
+from oapl_core.plugins import resolve
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.run_folder.following import follow, made, observer
-from oapl_core.run_folder.opening import check, find, opened
+from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.rehearsal import rehearsal, rehearsal_changes
 
 
 def run(
@@ -40,52 +38,30 @@ def run(
 
     STAGE is sampling, verification, groups, training, evaluation, report, base-model, problems-and-prompts.
     """
-    again = _again(redo, from_stage, number)
-    if dry_run:
-        _show_plan(experiment, overrides or [], limit)
-    else:
-        _carry_out(experiment, overrides or [], again, limit)
-
-
-def _again(redo: str | None, from_stage: str | None, number: int | None) -> Again | None:
-    """Parse the options that ask for a stage to be made again.
-
-    Raises:
-        ConfigError: they do not go together.
-    """
     if redo and from_stage:
         raise ConfigError("--redo and --from-stage: give one of them")
     stage = redo or from_stage
-    if not stage:
-        if number is not None:
-            raise ConfigError("--round: says which round --redo or --from-stage means; give one of them")
-        return None
-    return Again(stage, number, and_all_after=from_stage is not None)
+    if number is not None and not stage:
+        raise ConfigError("--round: says which round --redo or --from-stage means; give one of them")
+    if dry_run:
+        resolve("option", "dry-run")(experiment, overrides or [], limit)
+        return
+
+    def prepare(opened: Run) -> None:
+        if stage:
+            resolve("option", "redo")(opened, stage, number, from_stage is not None, tell)
+
+    _carry_out(experiment, overrides or [], limit, prepare)
 
 
-def _show_plan(path: Path, overrides: Sequence[str], limit: int | None) -> None:
-    """Print the resolved experiment and every step with its state; start and write nothing."""
-    run = find(path, overrides, limit)
-    check(run.config)
-    check_solutions(run)
-    console.print_json(json.dumps(run.config.model_dump(mode="json")))
-    exists = (run.root / "run.json").exists()
-    if exists and not path.is_dir():
-        Run.of(run.config)  # says which settings differ
-    print_plan(run, [step.title for step in finished(run)] if exists else [])
-
-
-def _carry_out(path: Path, overrides: Sequence[str], again: Again | None, limit: int | None) -> None:
-    # a run folder has its settings; only an experiment file is made smaller
-    is_smaller = limit is not None and not path.is_dir()
-    named = _rehearsed(find(path, overrides), limit or 0) if is_smaller else find(path, overrides, limit)
+def _carry_out(path: Path, overrides: Sequence[str], limit: int | None, prepare: Callable[[Run], None]) -> None:
+    named = find(path, overrides, limit, tell)
     if not (named.root / "run.json").exists():
         # before there is a folder with these settings; the flow tells of what may be slow
         observer("fit", named, lambda _line: None)
         check_solutions(named)
     with opened(named, tell, path.is_dir()) as run:
-        if again:
-            put_aside(run, again, tell)
+        prepare(run)
         done, planned = finished(run), steps(run.config)
         if len(done) == len(planned):
             # sends what was missing while the mirror could not be reached
@@ -122,15 +98,6 @@ def _run_flow(run: Run) -> None:
         raise Interrupted("interrupted; finished parts are kept, run the same command again to continue") from None
     finally:
         narrator.close()
-
-
-def _rehearsed(whole: Run, limit: int) -> Run:
-    """Make the run smaller, with a line for each setting that changes."""
-    small = rehearsal(whole.config, limit)
-    tell(f"--limit {limit}: a rehearsal called {small.name}; what it changes:")
-    for change in rehearsal_changes(whole.config, small):
-        tell(f"  {change}")
-    return Run(small.run_dir, small)
 
 
 def _show_result(run: Run) -> None:

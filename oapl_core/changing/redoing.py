@@ -15,8 +15,7 @@ from oapl_core.planning.plan import Step, steps
 from oapl_core.planning.stages import OF_A_ROUND, TRAINING
 from oapl_core.run_folder.ledger import ArtifactEntry, SupersededEntry
 from oapl_core.run_folder.optimizer_state import require_state
-from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.storage import SUPERSEDED
+from oapl_core.run_folder.run import SUPERSEDED, Run
 from oapl_core.settings.experiment import Experiment
 
 
@@ -73,6 +72,22 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
             what = f"the experiment has rounds 0..{len(config.rounds) - 1}"
         raise ConfigError(f"round {number}: {what}")
     return named[0]
+
+
+def redo(run: Run, stage: str, number: int | None, and_all_after: bool, tell: Callable[[str], None]) -> None:
+    """Do as `oapl run --redo` or `--from-stage` asks, before the run continues. The caller holds the run.
+
+    Args:
+        run: its folder.
+        stage: word of the stage.
+        number: round, counted from 0; None: the newest in which the stage has made something.
+        and_all_after: whether every later step is made again too.
+        tell: hears what was put aside.
+
+    Raises:
+        OaplError: as ``put_aside``.
+    """
+    put_aside(run, Again(stage, number, and_all_after), tell)
 
 
 def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:

@@ -106,14 +106,6 @@ def verification_beside_sampling(number: int) -> Step:
     return replace(verification, title=f"{verification.title}, during sampling", options=("--follow",))
 
 
-def helping_steps(step: Step, shares: int) -> tuple[Step, ...]:
-    """List all shares of ``step`` but the first, which is the step: the same verb once more, on another machine."""
-    return tuple(
-        replace(step, title=f"{step.title}, share {share} of {shares}", options=(*step.options, "--share", str(share)))
-        for share in range(2, shares + 1)
-    )
-
-
 def conclusion(config: Experiment) -> tuple[Step, ...]:
     """Return evaluation and report; the evaluation is in the folder of the last round, whose epochs it chooses from."""
     return _step(EVALUATION, folder=len(config.rounds) - 1), _step(REPORT)

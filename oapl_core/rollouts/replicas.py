@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from oapl_core.crew import Crew
 from oapl_core.errors import ConfigError
+from oapl_core.fleet.crew import Crew
 from oapl_core.launch import Process
 from oapl_core.progress import say
 from oapl_core.settings.experiment import EngineConfig

@@ -1,6 +1,6 @@
 """Is a run folder what its ledger says? Reads the bytes of everything, model weights too; `oapl check` shows it.
 
-Names what is damaged and has it made again; whoever lacks time for all of it asks ``integrity.py``.
+Names what is damaged and has it made again; whoever has no time for all of it asks ``integrity.py``.
 """
 
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.errors import ConfigError
 from oapl_core.plugins import resolve
 from oapl_core.run_folder.ledger import ArtifactEntry, Entry, StageEntry
 from oapl_core.run_folder.run import Run
@@ -118,22 +118,6 @@ def follow(
             follower.join()
     for follower in followers:
         follower.refuse()
-
-
-def catch_up(run: Run, tell: Tell, names: Sequence[str]) -> None:
-    """Have the observers of those names look at the ledger once: before something goes here on purpose.
-
-    Raises:
-        StageFailed: one does not reach what it talks to.
-        ConfigError: as ``made``.
-    """
-    for name in names:
-        try:
-            observer(name, run, tell).settle()
-        except OSError as error:
-            raise StageFailed(
-                f"{name}: {error}; nothing was deleted; mend that and run the same command again"
-            ) from None
 
 
 class _Follower(threading.Thread):

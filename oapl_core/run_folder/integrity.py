@@ -24,11 +24,6 @@ def is_unchanged(path: Path, entry: ArtifactEntry) -> bool:
     return size_of(path) == entry.bytes and mtime_ns(path) == entry.mtime_ns
 
 
-def is_intact(path: Path, entry: ArtifactEntry) -> bool:
-    """Tell whether ``path`` exists and holds the recorded bytes; hash only if the modification time differs."""
-    return damage(path, entry) is None
-
-
 def damage(path: Path, entry: ArtifactEntry, thorough: bool = False) -> str | None:
     """Say in a few words how an artifact is damaged; None if it holds the recorded bytes.
 

@@ -15,21 +15,25 @@ from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.model_files.model_folder import check_model_folder
 from oapl_core.model_files.model_hub import HUB, refuse_unpinned
 from oapl_core.objectives import OwnObjective
+from oapl_core.plugins import resolve
 from oapl_core.plugins.own_function import check_environment, check_import, check_objective
 from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold
-from oapl_core.run_folder.resolving import resolved
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import load_experiment
-from oapl_core.settings.rehearsal import rehearsal, rehearsed_name
 
 _LEAST_FREE_BYTES = 512 * 2**20
 _NONE: Mapping[Path, Run] = MappingProxyType({})
 _open: ContextVar[Mapping[Path, Run]] = ContextVar("runs that the code around us has opened", default=_NONE)
 
 
-def find(source: Path, overrides: Sequence[str] = (), limit: int | None = None) -> Run:
+def find(
+    source: Path,
+    overrides: Sequence[str] = (),
+    limit: int | None = None,
+    tell: Callable[[str], None] = lambda _line: None,
+) -> Run:
     """Find the run of an experiment file, whose folder need not exist yet, or the run in a folder.
 
     A run that the code around has open is that one, not read again.
@@ -38,6 +42,7 @@ def find(source: Path, overrides: Sequence[str] = (), limit: int | None = None) 
         source: experiment file or run folder.
         overrides: settings KEY=VALUE beside those of the file.
         limit: problems of each file in a rehearsal.
+        tell: hears what a rehearsal changes.
 
     Raises:
         ConfigError: the file cannot be used, or there are ``overrides`` for a run that has its settings.
@@ -46,15 +51,24 @@ def find(source: Path, overrides: Sequence[str] = (), limit: int | None = None) 
     if not source.is_dir():
         experiment = load_experiment(source, overrides)
         if limit is None:
-            experiment = resolved(experiment, experiment.run_dir)
+            experiment = _resolved(experiment, experiment.run_dir)
         else:
-            named = experiment.model_copy(update={"name": rehearsed_name(experiment, limit)})
-            experiment = rehearsal(resolved(experiment, named.run_dir), limit)
+            experiment = resolve("option", "limit")(experiment, limit, _resolved, tell)
         return Run(experiment.run_dir, experiment)
     changes = [*overrides, *([] if limit is None else [f"--limit {limit}"])]
     if changes:
         raise ConfigError(f"{source}: a run keeps its settings; give the experiment file with {' '.join(changes)}")
     return _open.get().get(source.resolve()) or Run.open(source)
+
+
+def _resolved(experiment: Experiment, root: Path) -> Experiment:
+    """Decide once what the model or the hub decides; ``root``: the run's folder, which keeps what it began with."""
+    sets = experiment.problems
+    is_on_hub = any(str(path).startswith(HUB) for path in (*sets.train, *sets.validation, *sets.heldout))
+    if experiment.model is None and not is_on_hub:
+        return experiment
+    resolved: Experiment = resolve("setting", "model")(experiment, root)
+    return resolved
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Settings that depend on the model or the hub are decided once, and run.json keeps them.
 
 A name on the hub without a commit gets today's, as a branch may mean another one tomorrow. Longest answers that nobody
-set are what the model's positions leave beside the longest prompt. A run that exists keeps what it began with.
+set are what the model's positions leave beside the longest prompt. A run that exists keeps what it began with. Found by
+name (``opening.py``) where there is a model or a name on the hub; the demo makes its model and reads files.
 """
 
 import json

@@ -36,6 +36,8 @@ REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_check
 """Names of files and folders in a round's folder."""
 OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
 """Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
+SUPERSEDED = "superseded"
+"""Folder of the artifacts that a redo replaced, below the run folder."""
 METRICS_FILE = "training_metrics.jsonl"
 """File in each checkpoint that training made: one line for each optimiser step."""
 

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.run_folder.run import IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES
+from oapl_core.run_folder.run import IN_FLIGHT, OPTIMIZER_STATE, SAVED_STATES, SUPERSEDED
 
-SUPERSEDED = "superseded"
-"""Folder of the artifacts that a redo replaced, below the run folder."""
 ROUND_KINDS = ("rollouts", "verdicts", "groups", "checkpoints", "optimiser states", "evaluation")
 RUN_KINDS = ("problems", "logs", "report", "record", "superseded", "scratch", "other")
 KINDS = (*ROUND_KINDS, *RUN_KINDS)

@@ -4,7 +4,9 @@ What stays is what a rehearsal is for: the problem files and their prompts, ever
 rounds follow each other. All groups are kept, because so short answers are hardly ever right.
 """
 
+from collections.abc import Callable
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from oapl_core.settings.experiment import Experiment
@@ -19,6 +21,30 @@ _PRETRAINED = 1
 """Passes over the solutions of `[pretrain]`, whatever the cache holds: the same limit must give the same run."""
 
 
+def rehearsed(
+    experiment: Experiment,
+    limit: int,
+    resolved: Callable[[Experiment, Path], Experiment],
+    tell: Callable[[str], None],
+) -> Experiment:
+    """Make the rehearsal that `--limit` asks for, and tell of each setting that it changes.
+
+    Args:
+        experiment: as its file has it.
+        limit: problems of each file.
+        resolved: decides what the model or the hub decides, for the run of a folder.
+        tell: hears the lines.
+    """
+    # it has a folder of its own, which keeps the commits that the rehearsal began with
+    named = experiment.model_copy(update={"name": _name(experiment, limit)})
+    whole = resolved(experiment, named.run_dir)
+    small = rehearsal(whole, limit)
+    tell(f"--limit {limit}: a rehearsal called {small.name}; what it changes:")
+    for change in rehearsal_changes(whole, small):
+        tell(f"  {change}")
+    return small
+
+
 def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     """Return ``experiment`` with ``limit`` problems of each file, and half as many in rounds that take a part of them.
 
@@ -26,7 +52,7 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     """
     values = experiment.model_dump(mode="json")
     problems, sampling, evaluation = values["problems"], values["sampling"], values["evaluation"]
-    values["name"] = rehearsed_name(experiment, limit)
+    values["name"] = _name(experiment, limit)
     problems["limit"] = limit
     if division := experiment.problems.split:  # of one file as many for each split
         parts = {"heldout": limit, "validation": limit if division.validation else 0}
@@ -52,8 +78,7 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     return parse_experiment(values, f"--limit {limit}")
 
 
-def rehearsed_name(experiment: Experiment, limit: int) -> str:
-    """Name the rehearsal of an experiment: it has a run folder of its own."""
+def _name(experiment: Experiment, limit: int) -> str:
     return f"{experiment.name}-limit{limit}"
 
 

@@ -11,30 +11,6 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_va
 from oapl_core import plugins
 from oapl_core.settings_group import Fraction, Settings
 
-_DECIDED = {
-    "train_batch_size": "use training.batch_size",
-    "train_micro_batch_size_per_gpu": "use training.tokens_per_micro_batch",
-    "gradient_accumulation_steps": "use training.tokens_per_micro_batch; accumulation follows from it",
-    "gradient_clipping": "use training.max_grad_norm",
-    "optimizer": "use training.learning_rate, adam_betas, adam_eps and weight_decay",
-    "scheduler": "use training.warmup_share and floor_share",
-    "bf16": "use training.dtype",
-    "fp16": "use training.dtype; float16 would scale the loss",
-    "amp": "use training.dtype",
-    "prescale_gradients": "gradients are averaged over ranks exactly as they are",
-    "gradient_predivide_factor": "gradients are averaged over ranks exactly as they are",
-    "sequence_parallel_size": "use training.sequence_parallel",
-    "tensor_parallel": "tensor parallelism is not supported in training",
-    "data_efficiency": "every sequence is trained on as it was sampled",
-    "curriculum_learning": "every sequence is trained on as it was sampled",
-    "progressive_layer_drop": "every layer is trained",
-    "compression_training": "weights are trained as they are",
-    "zero_optimization.stage": "use training.zero_stage",
-    "zero_optimization.offload_optimizer": "use training.offload_optimizer",
-    "zero_optimization.offload_param": "use training.offload_parameters",
-}
-"""Keys of DeepSpeed's configuration that would change what a setting means without a word, and what to do instead."""
-
 _FORMERLY = {
     "gradient_checkpointing": "it is training.recompute now, 'all' where it was true and 'none' where it was false",
     "hostfile": "each node starts `python -m oapl_extras.nodes.node RUN_DIR`, with training.launcher = 'env'",
@@ -193,11 +169,8 @@ class TrainingConfig(Settings):
 
     @model_validator(mode="after")
     def _deepspeed_keeps_its_place(self) -> Self:
-        zero = self.deepspeed.get("zero_optimization")
-        given = set(self.deepspeed) | {f"zero_optimization.{key}" for key in zero or {} if isinstance(zero, dict)}
-        refused = sorted(given & _DECIDED.keys())
-        if refused:
-            raise ValueError(f"deepspeed.{refused[0]} is decided here: {_DECIDED[refused[0]]}")
+        if self.deepspeed:
+            plugins.resolve("setting", "training.deepspeed")(self.deepspeed)
         if self.zero_stage == 0 and self.dtype == "bfloat16":
             # DeepSpeed steps Adam once with gradients of zero then: the first update is half of what it should be
             raise ValueError("zero_stage 0 trains in float32 only; zero_stage = 1 needs no more memory on one rank")

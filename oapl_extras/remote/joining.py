@@ -18,7 +18,7 @@ from oapl_core import launch
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.engine_options import naming_code
+from oapl_core.settings.decided_elsewhere import naming_code
 from oapl_core.settings.experiment_file import apply, parse_experiment, write_record, write_settings
 from oapl_extras.remote.mirror import Mirror
 from oapl_extras.remote.object_store import ObjectStore, Unreachable

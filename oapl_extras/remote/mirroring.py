@@ -9,7 +9,7 @@ from pathlib import Path
 from oapl_core.objectives import OwnObjective
 from oapl_core.run_folder.following import Observer
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.engine_options import naming_code
+from oapl_core.settings.decided_elsewhere import naming_code
 from oapl_core.settings.experiment import Experiment
 from oapl_extras.remote.mirror import Mirror
 from oapl_extras.remote.object_store import StoreRefused, Unreachable

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from oapl_core import plugins, tables
-from oapl_core.planning.plan import helping_steps, round_steps
+from oapl_core.fleet.crew import helping_steps
+from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_extras.trackers.sending import usable

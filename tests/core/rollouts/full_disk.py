@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from oapl_core.run_folder.integrity import is_intact
+from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.core.rollouts.slow_sampling import COMMAND
@@ -53,7 +53,7 @@ def main() -> None:
             break
         full += 1
         entries = {name: entry for name, entry in run.ledger.artifacts().items() if "1_rollouts" in name}
-        assert all(is_intact(run.root / name, entry) for name, entry in entries.items())
+        assert not any(damage(run.root / name, entry) for name, entry in entries.items())
         assert not list(disk.rglob(".tmp-*")), "nothing half-written is left"
         assert seen.items() <= {name: entry.mtime_ns for name, entry in entries.items()}.items(), "a part was redone"
         seen = {name: entry.mtime_ns for name, entry in entries.items()}

@@ -64,10 +64,10 @@ def test_an_option_that_is_decided_elsewhere_is_refused_with_the_reason(name: st
 def test_every_option_that_is_decided_here_is_one_that_vllm_has() -> None:
     if find_spec("vllm") is None:
         pytest.skip("the engine is not installed")
-    from oapl_core.settings.engine_options import _DECIDED
+    from oapl_core.settings.decided_elsewhere import ENGINE_OPTIONS
 
     text = (Path(str(find_spec("vllm").submodule_search_locations[0])) / "engine/arg_utils.py").read_text()  # type: ignore[union-attr, index]
-    assert [name for name in _DECIDED if f"\n    {name}:" not in text] == []
+    assert [name for name in ENGINE_OPTIONS if f"\n    {name}:" not in text] == []
 
 
 def test_options_are_merged_last_and_an_unknown_one_is_refused_with_the_nearest() -> None:

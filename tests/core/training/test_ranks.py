@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from oapl_core import stage
 from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.planning import pipeline as pipelines
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.training.interruption import INTERRUPTED
@@ -54,16 +54,16 @@ def test_where_gpus_are_engine_and_trainer_do_not_share_them(
     paths = {"runs_dir": str(tmp_path), "cache_dir": str(tmp_path / "cache")}
     run = Run.create(parse_experiment(values | paths | {"pipeline": pipeline, "fleet": fleet}, "test"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    stage._choose_gpus(
+    pipelines.choose_gpus(
         Run.create(parse_experiment(values | {"name": "none", "pipeline": {}}, "test")), "training.train"
     )
     (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(stage, "_DEVICES", tmp_path)
+    monkeypatch.setattr(pipelines, "_DEVICES", tmp_path)
     if refused:
         with pytest.raises(ConfigError, match="would share GPUs"):
-            stage._choose_gpus(run, "training.train")
+            pipelines.choose_gpus(run, "training.train")
         return
-    stage._choose_gpus(run, "training.train")
+    pipelines.choose_gpus(run, "training.train")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 

@@ -9,11 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from oapl_core.errors import Diverged, OaplError, StageFailed
-from oapl_core.planning.plan import Step, helping_steps
+from oapl_core.planning.plan import Step
 from oapl_core.plugins import resolve
 from oapl_core.run_folder.run import Run
 from oapl_core.runner import Runner, Started, Tell
@@ -88,6 +89,14 @@ class Crew:
         for process in self._living.values():
             process.cancel()
         self._living.clear()
+
+
+def helping_steps(step: Step, shares: int) -> tuple[Step, ...]:
+    """List all shares of ``step`` but the first, which is the step: the same verb once more, on another machine."""
+    return tuple(
+        replace(step, title=f"{step.title}, share {share} of {shares}", options=(*step.options, "--share", str(share)))
+        for share in range(2, shares + 1)
+    )
 
 
 @contextmanager
