@@ -32,7 +32,7 @@ _BY_EXIT_CODE: dict[int, type[OaplError]] = {2: DataError, 3: SandboxError, 5: D
 
 
 class Process:
-    """A process tree of our own under a guard (``runner.py: Started``)."""
+    """A process tree of our own under a guard (``oapl_core.runner.Started``)."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Process:
 
 
 class Here:
-    """This machine, as a runner (``runner.py``)."""
+    """This machine, as a runner (``oapl_core.runner``)."""
 
     def __init__(self, at: str | None = None) -> None:
         """``at`` is what others have as their address; it is not looked at."""

@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from oapl_core.errors import ConfigError, Held, Interrupted, OaplError, StageFailed
-from oapl_core.fleet.crew import REPLACED
 from oapl_core.launch import following
 from oapl_core.planning.plan import Step
 from oapl_core.planning.stages import BY_VERB, TRAINING
 from oapl_core.run_folder.run import Run
 from oapl_core.runner import Tell
+from oapl_core.runner.crew import REPLACED
 from oapl_core.settings.experiment import Experiment
 from tasks.elsewhere import Order, carry_out
 
@@ -27,7 +27,7 @@ _ASK_EVERY_S = 1.0
 
 
 class Ray:
-    """A Ray cluster, as a runner (``runner.py``)."""
+    """A Ray cluster, as a runner (``oapl_core.runner``)."""
 
     def __init__(self, at: str | None) -> None:
         """``at``: HOST:PORT of the head node, or ray://HOST:PORT from outside of the cluster."""
@@ -62,7 +62,7 @@ class Ray:
 
 
 class Task:
-    """A step as a task of Ray's (``runner.py: Started``)."""
+    """A step as a task of Ray's (``oapl_core.runner.Started``)."""
 
     def __init__(self, reference: Any, step: Step, forward: Callable[[], None]) -> None:
         self._reference, self._step, self._forward = reference, step, forward

@@ -31,7 +31,7 @@ _ERRORS: dict[str, type[OaplError]] = {kind.__name__: kind for kind in (ConfigEr
 
 
 class Pool:
-    """A work pool of Prefect's, or a queue of one, as a runner (``runner.py``)."""
+    """A work pool of Prefect's, or a queue of one, as a runner (``oapl_core.runner``)."""
 
     def __init__(self, at: str | None) -> None:
         """``at``: POOL or POOL/QUEUE."""
@@ -54,7 +54,7 @@ class Pool:
 
 
 class FlowRun:
-    """A step as a flow run (``runner.py: Started``)."""
+    """A step as a flow run (``oapl_core.runner.Started``)."""
 
     def __init__(self, number: UUID, step: Step, pool: str, forward: Callable[[], None], tell: Tell) -> None:
         self._number, self._step, self._pool, self._forward, self._tell = number, step, pool, forward, tell

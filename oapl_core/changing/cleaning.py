@@ -17,9 +17,8 @@ from oapl_core.planning.plan import conclusion, finished, round_steps
 from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION, Stage
 from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
 from oapl_core.run_folder.recorded import Recorded
-from oapl_core.run_folder.run import ROLLOUTS_DIR, SUPERSEDED, Run
+from oapl_core.run_folder.run import ROLLOUTS_DIR, SUPERSEDED, VERDICTS_DIR, Run
 from oapl_core.run_folder.storage import StoredFile, classify, stored_files
-from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
 from oapl_core.settings.training import droppable_epochs
 
 REPORTED = ("policy_hash", "problems", "response_tokens", "truncated", "engine")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from oapl_core.fleet.crew import Crew
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import started
 from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
+from oapl_core.runner.crew import Crew
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.rewards import AnswerVerifier

@@ -24,8 +24,7 @@ from oapl_core.planning.stages import (
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.recorded import IMPORTED
-from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.verdict_versions import VERDICTS_DIR, choice, folder
+from oapl_core.run_folder.run import VERDICTS_CHOICE, VERDICTS_DIR, Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
 
@@ -179,8 +178,8 @@ class _Recorded:
     def _is_unused(self, name: str) -> bool:
         """Tell whether an artifact belongs to a version of verdicts that no later step reads."""
         parts = Path(name).parts
-        is_version = len(parts) > 1 and parts[1].startswith(f"{VERDICTS_DIR}.") and parts[1] != choice(Path()).name
-        return is_version and parts[1] != folder(self._run.root / parts[0], None).name
+        is_version = len(parts) > 1 and parts[1].startswith(f"{VERDICTS_DIR}.") and parts[1] != VERDICTS_CHOICE
+        return is_version and parts[1] != self._run.verdicts(int(parts[0].removeprefix("round_"))).name
 
     def _wrong(self, entry: ArtifactEntry) -> str | None:
         if entry.artifact not in self._removed and (wrong := damage(self._run.root / entry.artifact, entry)):

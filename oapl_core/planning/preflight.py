@@ -18,8 +18,7 @@ from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VER
 from oapl_core.plugins.own_function import check_import
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
-from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, Run
-from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
+from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table, readable
 from oapl_core.toolchain import ASKED_BY, Toolchain, toolchains_of

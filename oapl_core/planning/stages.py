@@ -17,10 +17,10 @@ from oapl_core.run_folder.run import (
     IN_FLIGHT,
     REFERENCE_FILE,
     ROLLOUTS_DIR,
+    VERDICTS_DIR,
     Run,
     round_name,
 )
-from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
 from oapl_core.settings.rows import RowSource, sources
 
 Places = Callable[[Run, int], tuple[Path, ...]]

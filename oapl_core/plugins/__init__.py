@@ -41,6 +41,7 @@ Kind = Literal[
     "toolchain",
     "tracker",
     "training",
+    "verdicts",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
@@ -169,7 +170,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "setting": {
         "engine.options": "oapl_core.settings.decided_elsewhere:engine_options",
-        "fleet": "oapl_core.fleet.crew:on_machines",
+        "fleet": "oapl_core.runner.crew:on_machines",
         "model": "oapl_core.run_folder.resolving:resolved",
         "pipeline": "oapl_core.planning.pipeline:choose_gpus",
         "training.deepspeed": "oapl_core.settings.decided_elsewhere:deepspeed",
@@ -192,6 +193,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "sequence_parallel": "oapl_core.training.layouts.sequence_parallel:SharedSequences",
         "share_prompts": "oapl_core.training.layouts.shared_prompts:SharedPrompts",
         "zero_stage": "oapl_core.training.model.division:Sharded",
+    },
+    "verdicts": {
+        "folder": "oapl_core.run_folder.verdict_versions:folder",
+        "settings": "oapl_core.run_folder.verdict_versions:judged_by",
     },
 }
 """Places of what ships, ``module:object``, by kind and name."""

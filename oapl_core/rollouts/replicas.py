@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from oapl_core.errors import ConfigError
-from oapl_core.fleet.crew import Crew
 from oapl_core.launch import Process
 from oapl_core.progress import say
+from oapl_core.runner.crew import Crew
 from oapl_core.settings.experiment import EngineConfig
 
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))

@@ -65,6 +65,7 @@ def _resolved(experiment: Experiment, root: Path) -> Experiment:
     """Decide once what the model or the hub decides; ``root``: the run's folder, which keeps what it began with."""
     sets = experiment.problems
     is_on_hub = any(str(path).startswith(HUB) for path in (*sets.train, *sets.validation, *sets.heldout))
+    # a model that is made here has the positions that its settings name
     if experiment.model is None and not is_on_hub:
         return experiment
     resolved: Experiment = resolve("setting", "model")(experiment, root)

@@ -104,7 +104,7 @@ class Parts(Protocol):
 
 def store_of(wanted: Wanted, stage: str) -> Parts:
     """Open the store in which processes of ``stage`` claim parts, by the settings of the run; a folder without any."""
-    machines = wanted.folder.config.fleet.machines(stage) if isinstance(wanted.folder, Run) else None
+    machines = wanted.folder.config.machines(stage) if isinstance(wanted.folder, Run) else None
     found: Parts = resolve("store", machines.through if machines else FOLDER)(wanted)
     return found
 

@@ -23,7 +23,7 @@ from typing import Any, Self
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import read_record
 from oapl_core.model_files.model_folder import policy_hash
-from oapl_core.run_folder import verdict_versions
+from oapl_core.plugins import resolve
 from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
@@ -32,6 +32,7 @@ from oapl_core.settings.experiment_file import check_format, differences, parse_
 MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "observers", "runs_dir", "sampler", "time_limits_h"}
 """Settings that say where and how a run is kept going, not what it is."""
 DRAW_FILE, ROLLOUTS_DIR, GROUPS_FILE = "1_draw.parquet", "1_rollouts", "3_groups.parquet"
+VERDICTS_DIR, VERDICTS_CHOICE = "2_verdicts", "2_verdicts.json"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
 """Names of files and folders in a round's folder."""
 OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flight"
@@ -265,7 +266,27 @@ class Run(Recorded):
 
     def verdicts(self, number: int, version: str | None = None) -> Path:
         """Folder of verdict parts (tables.VERDICTS), one for each rollout part; those used, or a ``version``."""
-        return verdict_versions.folder(self.round_dir(number), version)
+        place = self.round_dir(number)
+        # most runs have no other, and parts of rollouts ask for this path one by one
+        if self._is_by_own_settings(number, version):
+            return place / VERDICTS_DIR
+        found: Path = resolve("verdicts", "folder")(place, version)
+        return found
+
+    def judged_by(self, number: int, version: str | None = None) -> Experiment:
+        """Return the settings of the run with the `verifier` and `reward` by which a version of the verdicts was made.
+
+        Raises:
+            DataError: there is no such version.
+        """
+        if self._is_by_own_settings(number, version):
+            return self.config
+        found: Experiment = resolve("verdicts", "settings")(self, number, version)
+        return found
+
+    def _is_by_own_settings(self, number: int, version: str | None) -> bool:
+        """Tell whether a version of the verdicts, or (None) the used one, is that which every run has."""
+        return not version if version is not None else not (self.round_dir(number) / VERDICTS_CHOICE).exists()
 
     def audit(self, number: int) -> Path:
         """Return the file of the second executor's word about a share of the passes (tables.AUDITS)."""

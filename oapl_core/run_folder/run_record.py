@@ -16,8 +16,7 @@ from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
 from oapl_core.run_folder.recorded import IMPORTED
-from oapl_core.run_folder.run import METRICS_FILE, ROLLOUTS_DIR, Run, parts_of
-from oapl_core.run_folder.verdict_versions import VERDICTS_DIR
+from oapl_core.run_folder.run import METRICS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run, parts_of
 from oapl_core.turns import sampled_lengths
 
 if TYPE_CHECKING:

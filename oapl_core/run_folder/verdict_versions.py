@@ -3,21 +3,20 @@
 round_00/2_verdicts/            by the run's settings.
 round_00/2_verdicts.NAME/       by others, which its settings.json holds: `verifier` and `reward`.
 round_00/2_verdicts.json        which of them is used: {"version": "NAME"}; not there: the first.
+
+``Run.verdicts`` and ``Run.judged_by`` find this by name (``plugins``, kind "verdicts") where there is another version.
 """
 
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.run_folder.run import VERDICTS_CHOICE, VERDICTS_DIR, Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
 
-if TYPE_CHECKING:
-    from oapl_core.run_folder.run import Run
-
-VERDICTS_DIR = "2_verdicts"
 SETTINGS_FILE = "settings.json"
 STORED = "stored"
 """Name of the verdicts by the run's own settings, for a person."""
@@ -31,7 +30,7 @@ def folder(round_dir: Path, version: str | None) -> Path:
 
 def choice(round_dir: Path) -> Path:
     """Return the file that says which version is used."""
-    return round_dir / f"{VERDICTS_DIR}.json"
+    return round_dir / VERDICTS_CHOICE
 
 
 def used(round_dir: Path) -> str:
@@ -50,7 +49,7 @@ def used(round_dir: Path) -> str:
         raise DataError(f"{path}: {error}; delete it, and `oapl verify --use` again") from None
 
 
-def judged_by(run: "Run", number: int, version: str | None = None) -> Experiment:
+def judged_by(run: Run, number: int, version: str | None = None) -> Experiment:
     """Return the run's settings with the `verifier` and `reward` by which a version of a round's verdicts was judged.
 
     Raises:

@@ -14,6 +14,7 @@ SAME_NAMES = (
 
 
 def _refuse_decided(options: dict[str, Any]) -> dict[str, Any]:
+    # most experiments give none, and need no list of what is refused
     if options:
         resolve("setting", "engine.options")(options)
     return options

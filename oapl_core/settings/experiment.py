@@ -20,7 +20,7 @@ from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
 from oapl_core.settings.operation.alarms import AlarmsConfig
 from oapl_core.settings.operation.estimate import EstimateConfig
-from oapl_core.settings.operation.fleet import FleetConfig
+from oapl_core.settings.operation.fleet import FleetConfig, Machines
 from oapl_core.settings.operation.secrets import KeylessUrl
 from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.settings.pretrain import PretrainConfig
@@ -326,9 +326,13 @@ class Experiment(Settings):
         """The model on the hub that the run starts from, if it does."""
         return hub_model(self.model)
 
+    def machines(self, verb: str) -> Machines | None:
+        """Find the machines that do ``verb`` together; None: it is done here, and alone."""
+        return self.fleet.machines(verb)
+
     def is_elsewhere(self, verb: str) -> bool:
         """Tell whether the process of ``verb`` is started on another machine; helpers of a local one do not count."""
-        machines = self.fleet.machines(verb)
+        machines = self.machines(verb)
         return machines is not None and machines.sees_folder and machines.runner != "here"
 
     def engine_gpus(self, verb: str) -> int:
@@ -337,7 +341,7 @@ class Experiment(Settings):
 
     def shares(self, verb: str) -> int:
         """On how many machines ``verb`` is done at the same time."""
-        machines = self.fleet.machines(verb)
+        machines = self.machines(verb)
         return machines.shares if machines else 1
 
     @property

@@ -20,7 +20,6 @@ from oapl_core.plugins.own_function import check_import
 from oapl_core.progress import Progress
 from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.run import ROLLOUTS_DIR, Run, parts_of
-from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.settings.experiment_file import differences, parse_experiment
 from oapl_core.tables import VERDICTS, count_rows, read_table
 from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION
@@ -141,7 +140,7 @@ def begin(run: Run, number: int, version: str, changed: Mapping[str, Any]) -> No
     chosen = config.model_dump(mode="json", include={"verifier", "reward"})
     path = verdict_versions.folder(place, verdict_versions.check_name(version)) / verdict_versions.SETTINGS_FILE
     if path.exists():
-        before = judged_by(run, number, version).model_dump(mode="json", include={"verifier", "reward"})
+        before = run.judged_by(number, version).model_dump(mode="json", include={"verifier", "reward"})
         if different := "; ".join(differences(before, chosen)[:3]):
             raise ConfigError(f"{path.parent}: was made with other settings ({different}); give --as another name")
         return

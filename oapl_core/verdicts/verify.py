@@ -24,7 +24,6 @@ from oapl_core.progress import Progress, say
 from oapl_core.run_folder.parts import Parts, Wanted, store_of
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run, parts_of
-from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
@@ -88,7 +87,7 @@ class Judging:
 
 def judging_of(run: Run, number: int, version: str | None = None) -> Judging:
     """Say what the verdicts of round ``number`` are made by; those of another ``version`` than is used, if named."""
-    config, environment = judged_by(run, number, version), run.config.environment
+    config, environment = run.judged_by(number, version), run.config.environment
     return Judging(
         run,
         run.problems,

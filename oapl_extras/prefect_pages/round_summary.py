@@ -16,7 +16,6 @@ from oapl_core.reports.compose import dropped_figures, training_figure
 from oapl_core.reports.scores import Resampling, Score, shown_ks
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RoundRecord, RunRecord, frame
-from oapl_core.run_folder.verdict_versions import judged_by
 
 _DRAWS = 8_000_000
 """Most draws of the bootstrap over a round's problems: resamples times problems, 64 MB."""
@@ -110,7 +109,7 @@ def training_score(record: RunRecord) -> Score | None:
     if not parts:
         return None
     rows = frame(parts, tables.VERDICTS, ("problem_id", "reward", "correct"))
-    reward = judged_by(run, one.number).reward
+    reward = run.judged_by(one.number).reward
     judged = counts(rows.select("problem_id", "correct").iter_rows())
     if not any(n for n, _ in judged.values()):
         return None

@@ -10,11 +10,10 @@ import pytest
 
 from oapl_core import runner
 from oapl_core.errors import ConfigError, DataError, OaplError, StageFailed
-from oapl_core.fleet import crew
-from oapl_core.fleet.crew import Crew, helping_steps
 from oapl_core.planning.plan import Step, round_steps
 from oapl_core.run_folder.run import Run
-from oapl_core.runner import Tell, beside, do
+from oapl_core.runner import Tell, beside, crew, do
+from oapl_core.runner.crew import Crew, helping_steps
 from oapl_core.settings.experiment_file import parse_experiment
 
 SAMPLING, VERIFICATION = round_steps(0)[:2]

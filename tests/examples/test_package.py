@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from oapl_core import plugins, tables
-from oapl_core.fleet.crew import helping_steps
 from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.run import METRICS_FILE, Run
+from oapl_core.runner.crew import helping_steps
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_extras.trackers.sending import usable
 from tests.core.training.made_round import made_groups, make_run, train_command, write_groups

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from oapl_core.errors import Held
-from oapl_core.fleet.crew import helping_steps
 from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
+from oapl_core.runner.crew import helping_steps
 from tasks.elsewhere import Order
 from tests.core.test_runner import made_run
 

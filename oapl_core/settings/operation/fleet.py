@@ -25,7 +25,7 @@ class Machines(Settings):
 
     runner: Annotated[str, AfterValidator(known("runner"))] = "prefect"
     """Who starts processes there: `prefect` (workers of a pool), `ray` (nodes of a cluster), `here`, or `module:Class`,
-    one of your own (`oapl_core/runner.py: Runner`)."""
+    one of your own (`oapl_core.runner.Runner`)."""
     at: str | None = None
     """Their address: `POOL` or `POOL/QUEUE` of Prefect; `HOST:PORT` of Ray's head node, or `ray://HOST:PORT` from
     outside of the cluster. Only `through = "mirror"` goes without, for machines that people start."""

@@ -12,7 +12,6 @@ from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.groups.build import build
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.verdict_versions import judged_by
 from oapl_core.verdicts.regrade import begin, regrade, use
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_rewards import HALF
@@ -55,7 +54,7 @@ def test_a_version_lies_beside_the_old_one_and_groups_use_what_was_chosen(tmp_pa
     assert content(run) == before and run.verdicts(0) == run.verdicts(0, "")
     assert kept(run) == [], "the version is there, and not used"
     use(run, 0, "credit")
-    assert run.verdicts(0).name == "2_verdicts.credit" and judged_by(run, 0).reward is not None
+    assert run.verdicts(0).name == "2_verdicts.credit" and run.judged_by(0).reward is not None
     assert kept(run) == [third, 0.0, 0.0, third]
     entry = run.ledger.artifacts()[run.name(run.groups(0))]
     part = "round_00/2_verdicts.credit/part-00000.parquet"
@@ -94,6 +93,6 @@ def test_the_command_makes_and_chooses_versions(tmp_path: Path) -> None:
     assert made.exit_code == 0, made.output
     assert "mean reward 0.0000 stored, 0.1667 now" in made.output
     assert "round 0 uses round_00/2_verdicts.credit/" in made.output
-    assert judged_by(run, 0).verifier.workers == 2, "what the file leaves out is the run's"
+    assert run.judged_by(0).verifier.workers == 2, "what the file leaves out is the run's"
     back = CliRunner().invoke(app, [*told, "--use", "stored"])
     assert back.exit_code == 0 and "round 0 uses round_00/2_verdicts/" in back.output

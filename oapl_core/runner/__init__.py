@@ -2,7 +2,7 @@
 
 A runner is found by name (``plugins``, kind "runner"; setting `fleet.STAGE.runner`). It places and starts processes,
 and may start them again; it knows nothing of parts. A stage that has parts is done by several processes at once
-(``fleet/crew.py``), so a helper may come, die, or be missing at any time. Reads and writes nothing.
+(``runner/crew.py``), so a helper may come, die, or be missing at any time. Reads and writes nothing.
 """
 
 import contextvars
@@ -122,10 +122,11 @@ class _Work:
 
 @contextmanager
 def _started(run: Run, step: Step, tell: Tell) -> Iterator[_Work]:
-    if run.config.fleet.machines(step.verb):
+    if run.config.machines(step.verb):
         with resolve("setting", "fleet")(run, step, tell) as (first, helpers):
             yield _Work(first, helpers)
         return
+    # without other machines nobody helps: further engines of this one are started by the stage itself
     alone: Started = resolve("runner", "here")(None).start(run, step, tell)
     try:
         yield _Work(alone)

@@ -1,8 +1,8 @@
-"""Processes that help with a step: other machines of `[fleet]`, or further engines of this one (`engine.replicas`).
+"""Processes that help with a step, on other machines (`[fleet]`) or with an engine more on this (`engine.replicas`).
 
 Each is the step's verb once more, and claims parts that nobody has. One that dies is started again, twice at most; the
-others take its part over meanwhile. ``runner.py`` finds ``on_machines`` by name where a stage has other machines. Reads
-and writes nothing.
+others take its part over meanwhile. Where a stage has other machines, ``do`` finds ``on_machines`` by name. Reads and
+writes nothing.
 """
 
 import time
@@ -106,7 +106,7 @@ def on_machines(run: Run, step: Step, tell: Tell) -> Iterator[tuple[Started, Cre
     Raises:
         OaplError: one could not be started.
     """
-    machines, here = run.config.fleet.machines(step.verb), resolve("runner", "here")(None)
+    machines, here = run.config.machines(step.verb), resolve("runner", "here")(None)
     assert machines, "without other machines there is nobody to help"
     elsewhere: Runner = resolve("runner", machines.runner)(machines.at) if machines.has_runner else here
     helpers = helping_steps(step, machines.shares) if machines.has_runner else ()

@@ -1,1 +1,0 @@
-"""Processes that do a step together: those of other machines, and further ones on this."""
