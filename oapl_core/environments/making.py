@@ -76,16 +76,14 @@ def _refused(config: EnvironmentConfig, why: str) -> ConfigError:
     return ConfigError(f"environment.function: {config.function}{given} {why}"[:600])
 
 
-def schemas(config: EnvironmentConfig | None) -> list[dict[str, Any]]:
-    """Return the tools, if any, in the form that a chat template takes: JSON schemas made of types and docstrings.
+def schemas(config: EnvironmentConfig) -> list[dict[str, Any]]:
+    """Return the tools in the form that a chat template takes: JSON schemas made of types and docstrings.
 
     Raises:
         ConfigError: as ``maker``, or a tool has no types or no docstring.
     """
     from transformers.utils import get_json_schema
 
-    if config is None:
-        return []
     environment = maker(config)()
     try:
         return [get_json_schema(tool) for tool in tools_of(environment)]

@@ -20,7 +20,8 @@ from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.run_folder.checking import Finding
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.tables import LOSS_MASK, TURNS
-from oapl_core.turns import fault, has_turns
+from oapl_core.turns import has_turns
+from oapl_core.turns.rows import fault
 
 _COLUMNS = ("rollout_id", "problem_id", "response_ids", "logprobs")
 _NEXT = "?"

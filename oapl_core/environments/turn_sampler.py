@@ -25,7 +25,8 @@ from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import PROBLEMS, read_table
-from oapl_core.turns import FAILED, prompt_hash, record
+from oapl_core.turns import FAILED
+from oapl_core.turns.rows import prompt_hash, record
 
 
 class TurnStore(Protocol):

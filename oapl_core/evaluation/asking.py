@@ -13,12 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.folder import EvaluationFolder
 from oapl_core.evaluation.questions import Questions
 from oapl_core.model_files.model_folder import digest, tokenizer_files
-from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.encoding import load_encoder, tool_schemas
 from oapl_core.problems.prepare import ASKED, prompts
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
@@ -139,7 +138,7 @@ def questions(folder: EvaluationFolder, model: Path) -> Questions:
     """
     config = folder.config
     path = prompts_of(folder, model)
-    tools = schemas(config.environment)
+    tools = tool_schemas(config.environment)
     settings = config.prompting | ({"tools": tools} if config.environment else {})
     inputs = folder.inputs([folder.problems])
     if not folder.is_done(path, inputs, settings):

@@ -11,8 +11,9 @@ from typing import Any
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.folder import parse
 from oapl_core.evaluation.measures import ON
-from oapl_core.model_files.model_hub import fetched, hub_model, refuse_unpinned
-from oapl_core.plugins.own_function import check_import
+from oapl_core.model_files.hub_names import hub_model
+from oapl_core.model_files.model_hub import fetched, refuse_unpinned
+from oapl_core.plugins.trying import check_import
 from oapl_core.problems.published import published_sets
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, SetConfig

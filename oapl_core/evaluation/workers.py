@@ -10,18 +10,20 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from oapl_core import plugins
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import started
-from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
-from oapl_core.runner.crew import Crew
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.rewards import AnswerVerifier
 from oapl_core.verdicts.verifier import Verifier
+
+if TYPE_CHECKING:
+    from oapl_core.runner.crew import Crew
 
 Start = Callable[[Path, EngineConfig], Sampler]
 VerifierFactory = Callable[[VerifierConfig], AbstractContextManager[AnswerVerifier]]
@@ -83,9 +85,10 @@ class Workers:
         With it start the other replicas, as many as there are ``parts`` for.
         """
         if self._sampler is None:
-            if self.replica.command and self.replica.number == 0:
+            count = min(config.replicas, parts)
+            if self.replica.command and self.replica.number == 0 and count > 1:
                 # before our own engine: it takes its share of the devices, and the others inherit what we may use
-                count = min(config.replicas, parts)
+                others = plugins.resolve("setting", "engine.replicas")
                 self._others = self._stack.enter_context(others(self.replica.command, count, self.replica.log))
             self._sampler = self._stack.enter_context(self._start(model, config))
             say(started(self._sampler))

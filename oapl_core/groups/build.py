@@ -17,11 +17,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oapl_core import tables
+from oapl_core import plugins, tables
 from oapl_core.errors import DataError
-from oapl_core.groups.replay import Drawn, draw, lag_of, sampling_policies, told
-from oapl_core.groups.replay import batches as replayed_batches
-from oapl_core.groups.selection import SelectionCounts, select
+from oapl_core.groups.policies import sampling_policies
+from oapl_core.groups.selection import select
 from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
 from oapl_core.rows import Rows
@@ -32,6 +31,8 @@ from oapl_core.token_columns import COLUMNS
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
+
+    from oapl_core.groups.replay import Replay
 
 _KEYS = (
     "rollout_id problem_id sample policy_hash response_ids logprobs_mode temperature top_p top_k finish_reason"
@@ -65,20 +66,22 @@ def build(run: Run, round_number: int) -> None:
     _check_sampling(keys, run.rollouts(round_number), sampling_policies(run, round_number))
     judged = _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "correct", "outcome"))
     chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated)
-    replayed = draw(run, round_number, counts.kept_rollouts)
+    replay: Replay | None = None
+    if chosen_by.replay:
+        replay = plugins.resolve("setting", "rounds.replay")(run, round_number, counts.kept_rollouts)
     with run.writing(path, inputs, settings) as draft:
-        lag = lag_of(run, round_number, round_number) if chosen_by.replay else None
-        batches = chain(_batches(chosen, rollouts, run.prompts, lag), _again(replayed, counts))
-        draft.rows = tables.write_batches(draft.path, tables.GROUPS, batches)
-        again = sum(drawn.rollouts for drawn in replayed)
+        own = _batches(chosen, rollouts, run.prompts, replay.lag if replay else None)
+        earlier = replay.batches(counts.kept_groups, _ROW_GROUP_TOKENS) if replay else ()
+        draft.rows = tables.write_batches(draft.path, tables.GROUPS, chain(own, earlier))
+        again = replay.rollouts if replay else 0
         assert draft.rows == counts.kept_rollouts + again, "every chosen rollout is written once"
         policies = keys["policy_hash"].unique(maintain_order=True).to_list()
         trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)
         draft.details = {"policy_hash": policies[0] if len(policies) == 1 else None, **asdict(counts), "trust": trust}
-        if chosen_by.replay:
-            draft.details["replay"] = told(replayed)
+        if replay:
+            draft.details["replay"] = replay.details
     say(f"groups of round {round_number}: {counts}")
-    if chosen_by.replay:
+    if replay:
         say(f"replayed: {again:,} rollouts of earlier rounds, {again / max(1, draft.rows):.0%} of what is trained on")
     missing, expected = trust["missing_samples"], trust["expected_samples"]
     again, cut = trust["duplicate_share"], trust["truncated_share"]
@@ -141,15 +144,6 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path, known: Collection[str]) 
             f"{folder}: rollout {foreign['rollout_id'][0]} ({len(foreign)} such rows) has log-probs of another "
             "distribution than it was sampled from; sample the round again with temperature=1, top_p=1 and top_k off"
         )
-
-
-def _again(replayed: Sequence[Drawn], counts: SelectionCounts) -> "Iterator[pa.Table]":
-    """Yield the replayed groups, numbered after those of the round."""
-    number = counts.kept_groups
-    for drawn in replayed:
-        for batch in replayed_batches(drawn, number, _ROW_GROUP_TOKENS):
-            yield batch.cast(tables.schema_of(tables.GROUPS))
-        number += len(drawn.places)
 
 
 def _batches(chosen: "pl.DataFrame", rollouts: Sequence[Path], prompts: Path, lag: int | None) -> "Iterator[pa.Table]":

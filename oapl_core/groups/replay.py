@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import DataError
+from oapl_core.groups.policies import sampling_policies
 from oapl_core.rows import Rows
-from oapl_core.run_folder.recorded import POLICIES, named_policies
+from oapl_core.run_folder.recorded import POLICIES
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 
@@ -44,8 +45,47 @@ class Drawn:
         return sum(map(len, self.places))
 
 
-def lag_of(run: Run, number: int, sampled: int) -> int:
-    """Count rounds between the weights that sampled round ``sampled`` and those that round ``number`` starts from."""
+class Replay:
+    """Groups of earlier rounds that a round trains on beside its own."""
+
+    def __init__(self, run: Run, number: int, fresh: int) -> None:
+        """Draw for round ``number``, which keeps so many ``fresh`` rollouts of its own. Raises what ``draw`` does."""
+        self._drawn = draw(run, number, fresh)
+        self.lag = _lag_of(run, number, number)
+        """Rounds between the weights that sampled this round and those that it trains from."""
+
+    @property
+    def rollouts(self) -> int:
+        """Rows that are replayed."""
+        return sum(drawn.rollouts for drawn in self._drawn)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Description of the drawn groups for the ledger, by round."""
+        return {
+            str(earlier.round): {
+                "groups": len(earlier.places),
+                "groups_there": earlier.groups_there,
+                "rollouts": earlier.rollouts,
+                "lag": earlier.lag,
+                POLICIES: sorted(earlier.policies),
+            }
+            for earlier in self._drawn
+        }
+
+    def batches(self, first_group: int, most_tokens: int) -> "Iterator[pa.Table]":
+        """Yield tables of GROUPS, numbered from ``first_group`` on, of so many tokens or a single row.
+
+        Raises:
+            DataError: a row has no log-probs of the policy that sampled it.
+        """
+        for drawn in self._drawn:
+            for batch in _batches(drawn, first_group, most_tokens):
+                yield batch.cast(tables.schema_of(tables.GROUPS))
+            first_group += len(drawn.places)
+
+
+def _lag_of(run: Run, number: int, sampled: int) -> int:
     return number - run.config.sampling_round(sampled)
 
 
@@ -59,8 +99,7 @@ def draw(run: Run, number: int, fresh: int) -> list[Drawn]:
         DataError: a round's groups are missing, or were sampled by a policy that the run does not know.
     """
     replay = run.config.rounds[number].replay
-    if replay is None:
-        return []
+    assert replay, "only a round that replays loads this"
     frames = {k: _groups(run, k) for k in run.config.groups_before(number)}
     # one shuffle over all rounds: each of their groups has the same chance, whichever round kept more
     every = [(k, group) for k, frame in frames.items() for group in range(len(frame))]
@@ -76,7 +115,7 @@ def draw(run: Run, number: int, fresh: int) -> list[Drawn]:
     return [
         Drawn(
             k,
-            lag_of(run, number, k),
+            _lag_of(run, number, k),
             run.groups(k),
             [frames[k]["place"][group].to_list() for group in sorted(chosen.get(k, ()))],
             len(frames[k]),
@@ -112,21 +151,8 @@ def _groups(run: Run, number: int) -> "pl.DataFrame":
     )
 
 
-def sampling_policies(run: Run, number: int) -> set[str]:
-    """Return the policies that sampled round ``number``, by the ledger: a checkpoint's hash, or an import's names."""
-    folder = f"{run.name(run.rollouts(number))}/"
-    mine = [entry.details for name, entry in run.ledger.artifacts().items() if name.startswith(folder)]
-    policies = {details["policy_hash"] for details in mine if "policy_hash" in details}
-    return policies.union(*map(named_policies, mine))
-
-
-def batches(drawn: Drawn, first_group: int, most_tokens: int) -> "Iterator[pa.Table]":
-    """Yield the rows of the drawn groups with new numbers from ``first_group`` on, in tables of so many tokens or a
-    single row.
-
-    Raises:
-        DataError: a row has no log-probs of the policy that sampled it.
-    """
+def _batches(drawn: Drawn, first_group: int, most_tokens: int) -> "Iterator[pa.Table]":
+    """Yield the rows of the drawn groups of one round."""
     import pyarrow as pa
 
     # the lag that an earlier file has was that of another training
@@ -155,17 +181,3 @@ def _checked(row: "pa.Table", drawn: Drawn) -> int:
             "cannot be replayed; leave that round out of `replay`"
         )
     return len(prompt.values) + len(response.values)
-
-
-def told(drawn: Sequence[Drawn]) -> dict[str, Any]:
-    """Describe the drawn groups for the ledger, by round."""
-    return {
-        str(earlier.round): {
-            "groups": len(earlier.places),
-            "groups_there": earlier.groups_there,
-            "rollouts": earlier.rollouts,
-            "lag": earlier.lag,
-            POLICIES: sorted(earlier.policies),
-        }
-        for earlier in drawn
-    }

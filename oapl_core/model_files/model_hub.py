@@ -1,4 +1,4 @@
-"""Models and data on the hub: a name with its commit, its folder in the cache, and in one line why there is none.
+"""Models and data on the hub: today's commit, the folder in the cache, and in one line why there is none.
 
 Reads the hub and writes its cache through huggingface_hub, which takes HF_TOKEN, HF_ENDPOINT, HF_HOME and
 HF_HUB_OFFLINE from the environment.
@@ -6,23 +6,15 @@ HF_HUB_OFFLINE from the environment.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from oapl_core.errors import ConfigError, DataError, StageFailed
+from oapl_core.model_files.hub_names import HUB, HUB_NAME, HubModel, hub_model
 from oapl_core.model_files.model_folder import TOKENIZER_FILES, check_model_folder, tensors
 from oapl_core.progress import Progress, say
 
-HUB = "hub:"
-"""Beginning of the name of a data set on the hub."""
-
-_PINNED = re.compile(r"([\w-][\w.-]*/[\w.-]+)@([0-9a-f]{40})")
 _DATA = re.compile(r"hub:([\w-][\w.-]*/[\w.-]+)(?:@([0-9a-f]{40})(?::(.+))?)?")
-HUB_DATA = re.compile(r"hub:([\w-][\w.-]*/[\w.-]+)(?:@([^:]+))?(?::[\w.-]+)?")
-"""Name of a data set of problems, with a revision and a split or without."""
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_NAME = re.compile(r"([\w-][\w.-]*/[\w.-]+)(?:@(.+))?")
 _FILES = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", *TOKENIZER_FILES)
 _MORE_FILES = ("added_tokens.json", "vocab.txt", "*.tiktoken", "tekken.json")
 _NOT = ("*/*", "consolidated*")  # other formats of the same weights
@@ -32,30 +24,13 @@ _ASKED_S = 10.0
 _MB = 10**6
 
 
-@dataclass(frozen=True)
-class HubModel:
-    """A model repository at one commit."""
-
-    name: str
-    commit: str
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.commit}"
-
-
-def hub_model(model: Path | str | None) -> HubModel | None:
-    """Parse ``org/name@commit``; None for a folder."""
-    match = _PINNED.fullmatch(str(model)) if model is not None else None
-    return HubModel(match[1], match[2]) if match else None
-
-
 def refuse_unpinned(model: Path | str) -> None:
     """Do nothing with a folder that is there; of a name on the hub without a commit, say how to give one.
 
     Raises:
         ConfigError: the line that pins it.
     """
-    match = _NAME.fullmatch(str(model))
+    match = HUB_NAME.fullmatch(str(model))
     if match is None or Path(model).exists() or hub_model(model):
         return
     name, revision = match[1], match[2]
@@ -66,22 +41,6 @@ def refuse_unpinned(model: Path | str) -> None:
     raise ConfigError(
         f"`model`: {model} is no folder here, and on the hub what a branch or tag means may change tomorrow; {pin}"
     )
-
-
-def unpinned(named: Path | str) -> tuple[str, str | None] | None:
-    """Parse a model's or data set's name on the hub that has no commit, with its branch or tag; else None."""
-    text = str(named)
-    match = HUB_DATA.fullmatch(text) if text.startswith(HUB) else _NAME.fullmatch(text)
-    is_settled = match is None or _COMMIT.fullmatch(match[2] or "") or (text[:4] != HUB and Path(text).exists())
-    return None if is_settled or match is None else (match[1], match[2])
-
-
-def pinned(named: Path, commit: str) -> Path:
-    """Put a commit into the name of a model or data set."""
-    found = unpinned(named)
-    assert found
-    name, revision = found
-    return Path(str(named).replace(name + (f"@{revision}" if revision else ""), f"{name}@{commit}", 1))
 
 
 def commit_of(name: str, revision: str | None, is_data: bool = False) -> str | None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.files import readable_size
 from oapl_core.planning.plan import steps
 from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
-from oapl_core.plugins.own_function import check_import
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
@@ -48,7 +48,7 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
     # a minute before the first verdict, not after the first part
     reward = run.config.reward
     if reward and reward.place and verb in (VERIFICATION.verb, EVALUATION.verb):
-        check_import(reward.place, "reward.function")
+        plugins.resolve("setting", "reward.function")(reward.place, "reward.function")
     need = estimate(run, verb, number)
     if need:
         need.compare(run, shutil.disk_usage(run.root).free)

@@ -3,11 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-REPEATED = "measured_in_training"
-"""Key in the ledger's details of the problems: measured problems that have the statement of a training problem."""
-_SPLITS = {"heldout": "held-out", "validation": "validation"}
-
-
 LEFT_OUT = "left_out"
 """Key in the ledger's details of the problems: problems left out since one that is measured has their statement."""
 
@@ -22,20 +17,6 @@ def left_out_statements(details: Mapping[str, Any]) -> str | None:
     return (
         f"left out, as a problem that is measured has the same statement: {', '.join(found)} (first: {problem!r}, that "
         f"of {other!r})"
-    )
-
-
-def repeated_statements(details: Mapping[str, Any]) -> str | None:
-    """Return the line about measured problems that are trained on under another id; None if there are none."""
-    counts = details.get(REPEATED, {})
-    found = [f"{counts[split]:,} {word}" for split, word in _SPLITS.items() if counts.get(split)]
-    if not found:
-        return None
-    problem, other = counts["first"]
-    return (
-        f"measured problems with the statement of a training problem: {', '.join(found)} (first: {problem!r}, that of "
-        f"{other!r}); they are trained on; `oapl problems --evaluation` or problems.exclude leaves such training "
-        "problems out"
     )
 
 

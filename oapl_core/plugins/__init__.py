@@ -33,6 +33,7 @@ Kind = Literal[
     "problem_sets",
     "question",
     "reward",
+    "row_file",
     "rows",
     "runner",
     "sampler",
@@ -79,7 +80,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "draw": {
         "random": "oapl_core.rollouts.drawing:randomly",
-        "walk": "oapl_core.rollouts.drawing:walking",
+        "walk": "oapl_core.rollouts.walking:walking",
         "difficulty": "oapl_core.rollouts.difficulty:by_difficulty",
     },
     "environment": {
@@ -162,17 +163,35 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "problem_sets": {"published": "oapl_extras.problem_sets.published:Published"},
     "question": {"languages": "oapl_core.languages.on_this_machine:tools"},
     "reward": {},
+    "row_file": {
+        ".json": "oapl_core.problems.row_files:json_rows",
+        ".json.gz": "oapl_core.problems.row_files:json_rows",
+        ".csv": "oapl_core.problems.row_files:csv_rows",
+        ".parquet": "oapl_core.problems.row_files:parquet_rows",
+        ".arrow": "oapl_core.problems.row_files:arrow_rows",
+    },
     "rows": {"demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig"},
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {
         "servers": "oapl_extras.servers.servers:ServerSampler",
         "turns": "oapl_core.environments.turn_sampler:turn_sampler",
     },
+    # by the setting that asks for it: a run that leaves the setting alone loads nothing of it
     "setting": {
         "engine.options": "oapl_core.settings.decided_elsewhere:engine_options",
+        "engine.replicas": "oapl_core.rollouts.replicas:others",
+        "engine.replicas: devices": "oapl_core.rollouts.replicas:take_share",
+        "environment": "oapl_core.environments.making:schemas",
+        "environment.function": "oapl_core.plugins.trying:check_environment",
         "fleet": "oapl_core.runner.crew:on_machines",
+        "fleet.rollouts.through": "oapl_core.rollouts.made_elsewhere:count_checked",
         "model": "oapl_core.run_folder.resolving:resolved",
+        "model on the hub": "oapl_core.model_files.model_hub:refuse_unpinned",
+        "objective.name": "oapl_core.plugins.trying:check_objective",
         "pipeline": "oapl_core.planning.pipeline:choose_gpus",
+        "problems.split": "oapl_core.problems.dividing:DividedSets",
+        "reward.function": "oapl_core.plugins.trying:check_import",
+        "rounds.replay": "oapl_core.groups.replay:Replay",
         "training.deepspeed": "oapl_core.settings.decided_elsewhere:deepspeed",
     },
     "store": {

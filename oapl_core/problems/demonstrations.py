@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import limits, load_tokenizer
-from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.encoding import load_encoder, tool_schemas
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.run_folder.run import Run
@@ -33,7 +32,7 @@ class Demonstrations:
         """``problems`` are those of every split, as prompts are made of them; ``longest`` bounds an answer's tokens."""
         self._stop = run.config.sampling.stop
         self._config, self._longest_answer, model = run.config.problems, longest, run.base_model()
-        tools = schemas(run.config.environment)
+        tools = tool_schemas(run.config.environment)
         self._encode = load_encoder(model, self._config.thinking, self._config.chat, tools)
         self._tokenizer, self._longest = load_tokenizer(model), limits(model)[0]
         self._problems = {problem["problem_id"]: problem for problem in problems}

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from oapl_core import plugins
 from oapl_core.errors import DataError
 from oapl_core.model_files.chat import Refused, render
 from oapl_core.model_files.model_folder import end_token_ids, load_tokenizer
+from oapl_core.settings.environment import EnvironmentConfig
 
 Encode = Callable[[list[dict[str, str]]], tuple[str, list[int]]]
 """Chat messages -> the prompt's text and its token ids."""
@@ -125,6 +127,16 @@ def load_encoder(
         DataError: the folder has no usable tokenizer, or no such template, or that no switch.
     """
     return Encoder(model, thinking, chat, tools)
+
+
+def tool_schemas(environment: EnvironmentConfig | None) -> list[dict[str, Any]]:
+    """Return the JSON schemas of an environment's tools; nothing of environments is loaded without one.
+
+    Raises:
+        ConfigError: the environment cannot be made, or a tool has no types or no docstring.
+    """
+    described: list[dict[str, Any]] = plugins.resolve("setting", "environment")(environment) if environment else []
+    return described
 
 
 def _first_ids(tokenizer: Any) -> list[int]:

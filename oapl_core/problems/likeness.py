@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.problems.repeated import same
-from oapl_core.problems.repeated import words as words_of
+from oapl_core.problems.sameness import same
+from oapl_core.problems.sameness import words as words_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.environments.making import schemas
 from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import tokenizer_files
 from oapl_core.planning.preflight import refuse_missing_tools, refuse_unjudged
 from oapl_core.planning.warnings import left_out_statements
-from oapl_core.problems.dividing import ProblemSets
-from oapl_core.problems.encoding import Encode, load_encoder
+from oapl_core.problems.encoding import Encode, load_encoder, tool_schemas
 from oapl_core.problems.problem_set import SPLITS
 from oapl_core.problems.prompts import conversation
+from oapl_core.problems.run_problems import problem_sets
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
@@ -37,7 +36,7 @@ def prepare(run: Run) -> None:
     """Write the run's problems and prompts, unless they are there and made from the same inputs."""
     sets = run.config.problems
     config = sets.slice
-    read = ProblemSets(sets)
+    read = problem_sets(sets)
     sources = run.inputs([*(path for split in SPLITS for path in read.files(split)), *sets.exclude])
     if run.is_done(run.problems, sources, config):
         say("problems are up to date")
@@ -52,7 +51,7 @@ def prepare(run: Run) -> None:
         refuse_missing_tools(run)
     model = run.base_model()
     inputs = run.inputs([run.problems, *tokenizer_files(model)])
-    tools = schemas(run.config.environment)
+    tools = tool_schemas(run.config.environment)
     if run.config.environment:
         config = config | {"tools": tools}
     if run.is_done(run.prompts, inputs, config):

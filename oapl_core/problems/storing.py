@@ -1,20 +1,14 @@
-"""Writes problem sets: .jsonl, .jsonl.gz or .parquet (columns of tables.PROBLEMS), whole or not at all.
+"""Writes problems as Parquet (tables.PROBLEMS), in row groups that are bounded by their size.
 
-Tests are in the way of memory: a single problem has up to 189 MB of them. So rows go to the disk one by one as JSON,
-and in row groups that are bounded by their size as Parquet.
+Tests are in the way of memory: a single problem has up to 189 MB of them. ``set_files.py`` writes files for people.
 """
 
-import gzip
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.errors import ConfigError
-from oapl_core.files import fsync
-from oapl_core.problems.raw_rows import release_unused
 from oapl_core.storable import storable
 
 if TYPE_CHECKING:
@@ -25,37 +19,10 @@ _MOST_ROWS = 64
 _GROUP_BYTES = 32 * 2**20
 
 
-def write_problem_set(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
-    """Write complete problems to ``path``; returns their number. What was there is replaced when all are written.
-
-    Raises:
-        ConfigError: the name is of no kind that can be written.
-    """
-    check_name(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".tmp-{path.name}")
-    try:
-        if path.suffix == ".parquet":
-            rows = write_tables(draft, problems)
-        else:
-            rows = _write_lines(draft, problems)
-        fsync(draft)  # before the name is its: after a power cut a renamed file could be empty
-        draft.rename(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return rows
-
-
 def write_tables(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
     """Write complete problems as Parquet, in row groups that memory can hold; returns their number. Not atomic."""
     # 8 values: Arrow looks only so often whether a page is large enough, and 8 tests can have megabytes.
     return tables.write_batches(path, tables.PROBLEMS, problem_tables(problems), values_per_batch=8)
-
-
-def check_name(path: Path) -> None:
-    """Raise ConfigError unless ``path`` is named as a file that can be written."""
-    if not path.name.endswith((".jsonl", ".jsonl.gz", ".parquet")):
-        raise ConfigError(f"{path}: name the file .jsonl, .jsonl.gz or .parquet")
 
 
 def problem_tables(problems: Iterable[Mapping[str, Any]]) -> "Iterator[pa.Table]":
@@ -122,26 +89,8 @@ def size_of_tests(problem: Mapping[str, Any]) -> int:
     return sum(len(test["input"]) + len(test["output"]) for test in problem["tests"])
 
 
-def _write_lines(path: Path, problems: Iterable[Mapping[str, Any]]) -> int:
-    number = 0
-    with _opened(path) as file:
-        for problem in problems:
-            file.writelines(_line(problem))
-            number += 1
-            del problem  # before the next one is made
-    return number
+def release_unused() -> None:
+    """Return what Arrow no longer uses to the system; by itself it keeps what a large row took."""
+    import pyarrow as pa
 
-
-def _line(problem: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problem as a line of JSON, test by test."""
-    yield json.dumps({key: value for key, value in problem.items() if key != "tests"})[:-1]
-    yield ', "tests": ['
-    for number, test in enumerate(problem["tests"]):
-        yield f"{', ' if number else ''}{json.dumps(test)}"
-    yield "]}\n"
-
-
-def _opened(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "wt", encoding="utf-8", compresslevel=6)
-    return path.open("w", encoding="utf-8")
+    pa.default_memory_pool().release_unused()

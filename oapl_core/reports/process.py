@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oapl_core.planning.plan import Step, times
-from oapl_core.planning.warnings import batch_too_large, left_out_statements, repeated_statements
+from oapl_core.planning.warnings import batch_too_large, left_out_statements
 from oapl_core.reports.blocks import DASH, Table, duration, percent, table, whole
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run_record import RoundRecord, RunRecord
@@ -52,7 +52,7 @@ def warnings(record: RunRecord) -> list[str]:
     """List the warnings of the stages, as the ledger says them."""
     run, config = record.run, record.run.config
     problems = record.artifacts.get(run.name(run.problems))
-    found = [repeated_statements(problems.details), left_out_statements(problems.details)] if problems else []
+    found = [left_out_statements(problems.details)] if problems else []
     for number in range(len(config.rounds)):
         entry = record.artifacts.get(run.name(run.checkpoint(number, 1)))
         if entry:

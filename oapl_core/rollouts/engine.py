@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.launch import WAITING_THREADS
 from oapl_core.model_files.model_folder import check_model_folder, check_same_architecture, end_token_ids, parameters
@@ -28,7 +29,6 @@ from oapl_core.rollouts.engine_start import (
     start_seconds,
 )
 from oapl_core.rollouts.kept_logprobs import kept_logprobs
-from oapl_core.rollouts.replicas import take_share
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.rollouts.stopping import before_stop, tokens_and_texts
 from oapl_core.settings.experiment import EngineConfig
@@ -102,8 +102,8 @@ class SamplingEngine:
         level = "INFO" if goes_to_a_file() else "WARNING"
         for name, value in {**_ENVIRONMENT, "VLLM_LOGGING_LEVEL": level}.items():
             os.environ.setdefault(name, value)
-        if self._replica is not None:
-            take_share(self._replica, self._config)
+        if self._replica is not None and self._config.replicas > 1:
+            plugins.resolve("setting", "engine.replicas: devices")(self._replica, self._config)
         import vllm
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform

@@ -15,10 +15,11 @@ An answer depends on its seed, not on who samples it.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oapl_core import plugins
 from oapl_core.errors import DataError
@@ -26,9 +27,7 @@ from oapl_core.planning.plan import round_steps
 from oapl_core.progress import Progress, say
 from oapl_core.rollouts.drawing import Chosen, choose_problems
 from oapl_core.rollouts.engine import SamplingEngine
-from oapl_core.rollouts.made_elsewhere import count_checked
 from oapl_core.rollouts.parts import Part, Provenance, cut
-from oapl_core.rollouts.replicas import others
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Asking, Prompts, Sampling
 from oapl_core.run_folder.cutting import decide
@@ -38,6 +37,9 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROMPTS, read_table
+
+if TYPE_CHECKING:
+    from oapl_core.runner.crew import Crew
 
 _COMMAND = (sys.executable, "-m", "oapl_core.rollouts.generate")
 
@@ -139,6 +141,7 @@ class Work:
         part = next(part for part in self.parts if part.path == path)
         with self.run.writing(path, self.provenance.inputs, self.provenance.settings) as draft:
             fetch(draft.path)
+            count_checked = plugins.resolve("setting", "fleet.rollouts.through")
             draft.rows = count_checked(self.run, self.number, part, draft.path, self.provenance.policy_hash)
             draft.details = dict(details)
 
@@ -161,14 +164,20 @@ class Work:
             return
         count = min(run.config.engine.replicas, len(missing)) if replica == 0 and not run.config.sampler else 1
         arguments, begin = [*command, "--round", str(number)], start or _sampler(run, replica)
-        with others(arguments, count, log) as more, begin(self.policy, run.config.engine) as sampler:
+        with ExitStack() as stack:
+            more: Crew | None = None
+            # before our own engine: it takes its share of the devices, and the others inherit what we may use
+            if count > 1:
+                more = stack.enter_context(plugins.resolve("setting", "engine.replicas")(arguments, count, log))
+            sampler = stack.enter_context(begin(self.policy, run.config.engine))
             say(started(sampler))
-            work = Sampling(self.asking, lambda: sampler, more.report, parts)
+            work = Sampling(self.asking, lambda: sampler, more.report if more else lambda: None, parts)
             with Progress(f"round {number}: sampling", total, "rollouts") as progress:
                 progress.skip(total - sum(part.answers for part in missing))
                 work.finish(missing, progress)
             say(work.summary())
-            more.wait()
+            if more:
+                more.wait()
 
 
 def _sampler(run: Run, replica: int) -> Callable[[Path, EngineConfig], Sampler]:

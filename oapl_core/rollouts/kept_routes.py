@@ -8,20 +8,23 @@ time. A finished request's slots are its own until the next step.
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from oapl_core.rollouts.reloading import Reloading
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# vLLM takes one extension: the one that keeps routes replaces weights, too
+EXTENSION = f"{__name__}.KeepingRoutes"
 _WHOLE = ("FullAttentionSpec", "MLAAttentionSpec")
 """Caches that keep every token of a sequence."""
 
 
-class KeepingRoutes:
-    """A part of the base that vLLM adds to its worker class."""
+class KeepingRoutes(Reloading):
+    """The base that vLLM adds to its worker class where workers keep routes."""
 
     if TYPE_CHECKING:
         model_runner: Any
-        get_model: Any
 
     def keep_routes(self, layers: int, top_k: int, dtype: str) -> bool:
         """Keep them from now on; False if no router or no cache is found that would tell them."""

@@ -1,17 +1,12 @@
-"""Extension of vLLM's workers: they replace their weights, and keep routes (``kept_routes.py``).
-
-vLLM imports it by name, in their processes.
-"""
+"""Extension of vLLM's workers: they replace their weights. vLLM imports it by name, in their processes."""
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.rollouts.kept_routes import KeepingRoutes
-
 EXTENSION = f"{__name__}.Reloading"
 
 
-class Reloading(KeepingRoutes):
+class Reloading:
     """A base that vLLM adds to its worker class; methods are called by name, as only names reach other processes."""
 
     if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def take_share(replica: int, config: EngineConfig) -> None:
     Raises:
         ConfigError: CUDA_VISIBLE_DEVICES names fewer GPUs than the replicas need.
     """
-    if config.replicas == 1 or config.distributed_executor_backend == "ray":
+    if config.distributed_executor_backend == "ray":
         return
     if any(driver.exists() for driver in _GPU_DRIVERS):
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus(replica, config, os.environ.get("CUDA_VISIBLE_DEVICES"))

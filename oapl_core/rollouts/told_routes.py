@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import StageFailed
+from oapl_core.rollouts.kept_routes import EXTENSION
 from oapl_core.routes import Routing
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ class ToldRoutes:
         self._keeping: Any = None  # the engine, where its workers keep routes
 
     def arguments(self, on_cpu: bool) -> Mapping[str, Any]:
-        """Ask vLLM for routes, which it refuses on CPU."""
-        return {} if on_cpu else {"enable_return_routed_experts": True}
+        """Ask vLLM for routes, or on CPU, where it refuses them, for workers that keep them."""
+        return {"worker_extension_cls": EXTENSION} if on_cpu else {"enable_return_routed_experts": True}
 
     def begin(self, engine: Any, on_cpu: bool) -> None:
         """Let the workers of a CPU keep routes, if no step is ahead of another."""

@@ -12,11 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from oapl_core.errors import ConfigError, StageFailed
+from oapl_core.model_files.hub_names import HUB, unpinned
 from oapl_core.model_files.model_folder import check_model_folder
-from oapl_core.model_files.model_hub import HUB, refuse_unpinned
 from oapl_core.objectives import OwnObjective
 from oapl_core.plugins import resolve
-from oapl_core.plugins.own_function import check_environment, check_import, check_objective
 from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
@@ -120,18 +119,22 @@ def check(experiment: Experiment) -> None:
             raise ConfigError(
                 f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"
             )
+    # code of a person's own is tried in a process of its own: it may be heavy, or end the process
     if experiment.reward and experiment.reward.place:
-        check_import(experiment.reward.place, "reward.function", experiment.engine_python)
+        try_reward = resolve("setting", "reward.function")
+        try_reward(experiment.reward.place, "reward.function", experiment.engine_python)
     if experiment.environment:
         is_here, engine = not experiment.is_elsewhere("rollouts.generate"), experiment.engine
         room_for = (engine.at_once(math.inf), engine.replicas) if is_here else None
-        check_environment(experiment.environment.model_dump(mode="json"), experiment.engine_python, room_for)
+        try_environment = resolve("setting", "environment.function")
+        try_environment(experiment.environment.model_dump(mode="json"), experiment.engine_python, room_for)
     for number, objective in enumerate(experiment.objectives):
         if isinstance(objective, OwnObjective) and objective not in experiment.objectives[:number]:
             table, reference = objective.model_dump(mode="json"), experiment.training_of(number).reference
-            check_objective(table, reference, experiment.engine_python)
+            resolve("setting", "objective.name")(table, reference, experiment.engine_python)
     if experiment.model is not None:
-        refuse_unpinned(experiment.model)
+        if unpinned(experiment.model):
+            resolve("setting", "model on the hub")(experiment.model)
         if experiment.hub_model is None:
             check_model_folder(experiment.model)
 

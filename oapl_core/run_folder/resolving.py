@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oapl_core.errors import ConfigError
+from oapl_core.model_files.hub_names import HUB, pinned, unpinned
 from oapl_core.model_files.model_folder import positions_of
-from oapl_core.model_files.model_hub import HUB, commit_of, config_file, pinned, unpinned
+from oapl_core.model_files.model_hub import commit_of, config_file
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment

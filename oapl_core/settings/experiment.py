@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from oapl_core import plugins
-from oapl_core.model_files.model_hub import HubModel, hub_model
+from oapl_core.model_files.hub_names import HubModel, hub_model
 from oapl_core.objectives import Method, Oapl, Objective, OwnObjective
 from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.environment import EnvironmentConfig

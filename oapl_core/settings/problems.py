@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, Pos
 
 from oapl_core.errors import ConfigError
 from oapl_core.model_files import prompt_templates
-from oapl_core.model_files.model_hub import HUB, HUB_DATA
+from oapl_core.model_files.hub_names import HUB, HUB_DATA
 from oapl_core.settings_group import Settings
 
 FILE_KINDS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".parquet", ".arrow")

@@ -1,23 +1,21 @@
-"""Turns: how a rollout in which the model speaks several times is stored, and whether a stored one is sound. Pure.
+"""Turns: how a rollout in which the model speaks several times is stored. Reads columns of it; writes nothing.
 
 ``response_ids`` is everything behind the first prompt in the order in which the model saw it. It has the model's
 sampled tokens, and between them an environment's text (a tool's result with the chat template's markers), encoded once.
 So the prompt of a turn is the first prompt and all of ``response_ids`` before the turn; nothing is decoded and encoded
 again. ``loss_mask`` tells the two apart. A rollout of one turn is the special case: its columns here are null.
 
-All that other packages ask of these columns is a function here; ``counts.py`` adds them up, ``shown.py`` words them.
+Here is what every round asks of these columns, whether its rows have turns or not. ``rows.py`` writes and checks a row
+of several turns, ``counts.py`` adds them up, ``shown.py`` words them.
 """
 
-import hashlib
-import struct
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.tables import LOSS_MASK, TURNS
+from oapl_core.tables import LOSS_MASK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,26 +27,6 @@ FAILED = "error"
 """Finish reason of a trajectory whose environment failed; the last of its calls says why."""
 OF_TOKENS = ("response_ids", LOSS_MASK)
 """Columns of ROLLOUTS that ``sampled_tokens`` reads."""
-
-
-def columns() -> "pa.Schema":
-    """Return the Arrow schema of the columns of ROLLOUTS that tell of turns."""
-    return tables.schema_of(TURNS)
-
-
-def record(mask: Sequence[bool], starts: Sequence[int], **more: Any) -> dict[str, Any]:
-    """Make the columns of a row from its mask and the beginnings of its turns; ``more`` are others of the columns."""
-    return {LOSS_MASK: mask, "turn_starts": starts, **more}
-
-
-def recorded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all columns that tell of the turns of a row; null for those that it has not."""
-    return {name: row.get(name) for name, _ in TURNS}
-
-
-def is_trajectory(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row says where its turns begin."""
-    return row.get("turn_starts") is not None
 
 
 def has_turns(part: Path) -> bool:
@@ -119,13 +97,6 @@ def with_sampled(table: "pa.Table") -> "pa.Table":
     return table.append_column("sampled", pa.array(tokens))
 
 
-def turn_of_each(row: Mapping[str, Any]) -> list[int | None]:
-    """Return for each token of a response the number of the turn in which the model said it; None: it did not."""
-    ids, starts = row["response_ids"], row.get("turn_starts") or [0]
-    mask = row.get(LOSS_MASK) or [True] * len(ids)
-    return [bisect_right(starts, place) - 1 if own else None for place, own in enumerate(mask)]
-
-
 def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
     """Yield for each turn of a row of ROLLOUTS the ids that the model sampled, and those of the environment behind
     them.
@@ -134,51 +105,3 @@ def spans(row: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
     for start, end in pairwise([*starts, len(ids)]):
         sampled = end - start if mask is None else sum(mask[start:end])
         yield ids[start : start + sampled], ids[start + sampled : end]
-
-
-def prompt_hash(ids: Sequence[int]) -> int:
-    """Hash the token ids that an engine says it was given: the first 64 bits of a SHA-256, as a signed number."""
-    return _hashes(ids, [len(ids)])[0]
-
-
-def _hashes(ids: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Compute the ``prompt_hash`` of the first so many ``ids``, for each of the rising ``ends``."""
-    hashes, digest = list[int](), hashlib.sha256()
-    for start, end in zip([0, *ends], ends, strict=False):
-        # 32 bits for each id, the lower byte first, so that every machine gets the same
-        digest.update(struct.pack(f"<{end - start}i", *ids[start:end]))
-        hashes.append(int.from_bytes(digest.digest()[:8], "little", signed=True))
-    return hashes
-
-
-def fault(row: Mapping[str, Any], prompt_ids: Sequence[int]) -> str | None:
-    """Describe the fault of a row of ROLLOUTS that has turns, in a few words; None if the row is sound.
-
-    In a sound row mask and log-probs fit the tokens, and each turn begins where tokens of the model begin. The prompt
-    of each turn is exactly what the engine says it was given (where it says that).
-    """
-    ids, starts, logprobs = row["response_ids"], row["turn_starts"] or [0], row["logprobs"]
-    if not ids:  # nothing was sampled: the groups stage drops it by that name
-        return None
-    mask = [True] * len(ids) if row[LOSS_MASK] is None else row[LOSS_MASK]
-    if len(mask) != len(ids):
-        return f"has {len(mask)} entries of loss_mask for {len(ids)} tokens"
-    if logprobs is not None and any(p != 0.0 for p, sampled in zip(logprobs, mask, strict=True) if not sampled):
-        return "has a log-prob at a token of the environment"
-    if starts[0] != 0 or any(a >= b for a, b in zip(starts, [*starts[1:], len(ids)], strict=True)):
-        return f"has turns that do not follow each other ({starts} of {len(ids)} tokens)"
-    for turn, (start, end) in enumerate(zip(starts, [*starts[1:], len(ids)], strict=True)):
-        # tokens of the model first, then those of the environment that answer it: nothing of the model behind them
-        part = mask[start:end]
-        if not part[0] or part != sorted(part, reverse=True):
-            return f"has tokens of the model outside of its turns (turn {turn})"
-    before = _hashes([*prompt_ids, *ids], [len(prompt_ids) + start for start in starts])
-    if row["prompt_hashes"] is not None and row["prompt_hashes"] != before:
-        turns = zip(before, [*row["prompt_hashes"], *[None] * len(before)], strict=False)
-        turn = next((turn for turn, (mine, theirs) in enumerate(turns) if mine != theirs), len(before))
-        return f"was given another prompt in turn {turn} than the tokens before it"
-    if any(not 0 <= call["turn"] < len(starts) for call in row["tool_calls"] or ()):
-        return "has a tool call of a turn that it does not have"
-    if row["turn_rewards"] is not None and len(row["turn_rewards"]) != len(starts):
-        return f"has {len(row['turn_rewards'])} rewards for {len(starts)} turns"
-    return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.plugins.own_function import check_import
+from oapl_core.plugins.trying import check_import
 from oapl_core.progress import Progress
 from oapl_core.run_folder import verdict_versions
 from oapl_core.run_folder.run import ROLLOUTS_DIR, Run, parts_of

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from oapl_core.model_files.model_hub import hub_model
+from oapl_core.model_files.hub_names import hub_model
 from oapl_core.problems.published import published_sets
 from oapl_core.reports.provenance import differing_settings, versions
 from oapl_core.run_folder.run import Run, round_name

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
-from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_files.model_folder import load_tokenizer
+from oapl_core.problems.encoding import tool_schemas
 from oapl_core.problems.ground_truth import to_text
 from oapl_core.problems.problem_set import PROGRAMS
 from oapl_core.problems.prompts import conversation
@@ -25,7 +25,7 @@ from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 from oapl_core.storable import json_text
-from oapl_core.turns import columns, is_trajectory, recorded
+from oapl_core.turns.rows import columns, is_trajectory, recorded
 from oapl_extras.exchange.messages import conversations_of
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _write_parquet(path: Path, run: Run, round_number: int, parts: Sequence[Path
 def _write_messages(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
     environment, written = run.config.environment, 0
     conversations = conversations_of(run, load_tokenizer(run.base_model()))
-    tools = {"tools": schemas(environment)} if environment else {}
+    tools = {"tools": tool_schemas(environment)} if environment else {}
     with path.open("w", encoding="utf-8") as file:
         for part in parts:
             problems = _problems(run, part, 0)

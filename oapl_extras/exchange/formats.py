@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from oapl_core.turns import record
+from oapl_core.turns.rows import record
 from oapl_extras.exchange.messages import complaint_of
 
 Row = dict[str, Any]

@@ -2,8 +2,9 @@
 
 Reads a data set in the authors' schema (``exchange/__init__.py``) or what another trainer dumps (``formats.py``).
 Writes round_NN/1_rollouts and 2_verdicts, which later stages take as they are. In a run that has no prompts yet it also
-writes problems.parquet and prompts.parquet. The data set's problems are then the training split; the experiment's
-validation and held-out sets stay. In a run with prompts, a group belongs to the problem with the same prompt.
+writes problems.parquet and prompts.parquet. The data set's problems are then the training split, but for those that the
+experiment's validation and held-out sets have, too. In a run with prompts, a group belongs to the problem with the same
+prompt.
 
 A conversation goes through the model's chat template. A dump that leaves out special tokens cannot say how the model
 was asked. Its groups belong to those problems of the experiment that are asked in the same words, others are left out.
@@ -22,15 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
-from oapl_core.environments.making import schemas
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.model_files.model_folder import load_tokenizer
-from oapl_core.problems.dividing import ProblemSets
-from oapl_core.problems.encoding import load_encoder
+from oapl_core.problems.encoding import load_encoder, tool_schemas
 from oapl_core.problems.ground_truth import from_text
 from oapl_core.problems.prepare import prepare, prompts, too_long
-from oapl_core.problems.repeated import Repeated
+from oapl_core.problems.run_problems import problem_sets
+from oapl_core.problems.sameness import same
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.cutting import problems_per_part
@@ -114,8 +114,7 @@ def import_rollouts(
         sets, model = run.config.problems, run.base_model()
         entry = recorded.get(run.name(run.prompts))
         is_known = entry is not None and not _came_from(origin, entry)
-        environment = run.config.environment
-        encode = load_encoder(model, sets.thinking, sets.chat, schemas(environment) if environment else ())
+        encode = load_encoder(model, sets.thinking, sets.chat, tool_schemas(run.config.environment))
         prompts = Prompts.of(run, encode, load_tokenizer(model), is_known)
         job = _Import(run, round_number, origin, rows, prompts, assumed, refused)
         _accept(job)  # before anything is written, so that a data set of no use leaves no trace in the run
@@ -133,6 +132,9 @@ def _came_from(origin: Mapping[str, Any], entry: ArtifactEntry | None) -> bool:
 def _accept(job: _Import) -> None:
     """Decide about each group, and count the rows of those that cannot be used."""
     limit, taken = job.run.config.problems.max_prompt_tokens, set[str]()
+    # of a run's own problems those that are measured were left out before
+    brings_problems = job.prompts.known is None
+    measured = {same(problem["statement"]) for problem in _measured(job.run)} if brings_problems else set[str]()
     for group in job.rows.groups():
         _, ids = job.prompts.rendered(group)
         problem, broken = job.prompts.problem(group), broken_turns(group.rows, ids)
@@ -142,6 +144,7 @@ def _accept(job: _Import) -> None:
             "rewards_disagree": not group.agrees,
             "prompt_too_long": len(ids) > limit,
             "unknown_problem": problem is None,
+            "measured_problem": brings_problems and same(job.prompts.statement(group)) in measured,
             "repeated_problem": problem in taken,  # two conversations that the template renders alike
         }
         reason = next((name for name, holds in reasons.items() if holds), None)
@@ -157,29 +160,30 @@ def _accept(job: _Import) -> None:
         )
 
 
+def _measured(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the experiment's problems that are only measured."""
+    yield from problem_sets(run.config.problems).problems(("validation", "heldout"))
+
+
 def _write_problems(job: _Import) -> None:
     run, sets = job.run, job.run.config.problems
 
-    def measured() -> Iterator[dict[str, Any]]:
-        yield from ProblemSets(sets).problems(("validation", "heldout"))
-
     def problems() -> Iterator[dict[str, Any]]:
         yield from (_problem(problem, group, job.prompts.statement(group)) for problem, group in job.groups())
-        yield from measured()
+        yield from _measured(run)
 
     def rows() -> Iterator[dict[str, Any]]:
         for problem, group in job.groups():
             text, ids = job.prompts.rendered(group)
             yield {"problem_id": problem, "split": "train", "prompt": text, "prompt_ids": ids}
-        yield from prompts(measured(), job.prompts.encode, sets, dropped)
+        yield from prompts(_measured(run), job.prompts.encode, sets, dropped)
 
     dropped = Counter[str]()
     # No inputs and settings: an imported artifact is up to date whatever its stage would make it from
     # (`Recorded.is_done`).
     with run.writing(run.problems, {}, {}) as draft:
-        repeated = Repeated()
-        draft.rows = write_tables(draft.path, repeated.watched(problems()))
-        draft.details = {**job.origin, **repeated.details}
+        draft.rows = write_tables(draft.path, problems())
+        draft.details = dict(job.origin)
     with run.writing(run.prompts, run.inputs([run.problems]), {}) as draft:
         draft.rows = tables.write_table(draft.path, tables.PROMPTS, rows())
         draft.details = {**job.origin, **too_long(dropped)}

@@ -9,7 +9,7 @@ from typing import Any
 from oapl_core import tables
 from oapl_core.problems.encoding import Encode, load_encoder
 from oapl_core.run_folder.run import Run
-from oapl_core.turns import fault, recorded
+from oapl_core.turns.rows import fault, recorded
 from oapl_extras.exchange.grouping import Group
 from oapl_extras.exchange.messages import Conversations, conversations_of
 from oapl_extras.exchange.offline_row import extra

@@ -24,7 +24,8 @@ from oapl_core.model_files.model_folder import end_token_ids
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.run_folder.run import Run
 from oapl_core.storable import json_text, storable
-from oapl_core.turns import record, recorded, spans
+from oapl_core.turns import spans
+from oapl_core.turns.rows import record, recorded
 
 _WHOLE = 10**9
 """Characters; nothing of a message is cut."""

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oapl_core.tables import as_table
-from oapl_core.turns import columns, recorded
+from oapl_core.turns.rows import columns, recorded
 
 _REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
 

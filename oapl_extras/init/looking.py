@@ -9,8 +9,9 @@ from typing import Any
 
 from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.model_files.hub_names import HUB, HubModel, hub_model, pinned, unpinned
 from oapl_core.model_files.model_folder import load_tokenizer, model_config, parameters
-from oapl_core.model_files.model_hub import HUB, HubModel, commit_of, config_file, hub_model, pinned, unpinned
+from oapl_core.model_files.model_hub import commit_of, config_file
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.problems.problem_set import ProblemRows, read_problem_set
 from oapl_core.settings.problems import FILE_KINDS

@@ -18,11 +18,12 @@ from oapl_core.errors import ConfigError
 from oapl_core.files import readable_size
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.warnings import batch_too_large, left_out_statements
-from oapl_core.plugins.own_function import check_environment
+from oapl_core.plugins.trying import check_environment
 from oapl_core.pretraining.solutions import check_solutions
-from oapl_core.problems.dividing import ProblemSets
 from oapl_core.problems.problem_set import SPLITS
-from oapl_core.problems.raw_rows import raw_rows, row_count
+from oapl_core.problems.raw_rows import raw_rows
+from oapl_core.problems.row_files import row_count
+from oapl_core.problems.run_problems import problem_sets
 from oapl_core.run_folder.opening import find
 from oapl_core.settings.experiment import Experiment
 from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, tokens_per_gpu_s
@@ -131,7 +132,7 @@ def problem_counts(experiment: Experiment) -> ProblemCounts:
     sets, counts = experiment.problems, Counter[str]()
     there = {split: sets.files(split) for split in SPLITS if all(file.is_file() for file in sets.files(split))}
     size = float(sum(file.stat().st_size for files in there.values() for file in files))
-    read = ProblemSets(sets if "train" in there else sets.model_copy(update={"exclude": ()}))
+    read = problem_sets(sets if "train" in there else sets.model_copy(update={"exclude": ()}))
     if size <= _READ_BYTES and (sets.split is None or "train" in there):
         counts.update(problem["split"] for problem in read.problems(tuple(there)))
     else:

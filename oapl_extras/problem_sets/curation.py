@@ -11,7 +11,7 @@ from itertools import islice, product
 from typing import Any, Literal, Protocol
 
 from oapl_core.problems.likeness import OVERLAP_LIMIT, NearDuplicates, Overlap
-from oapl_core.problems.repeated import same
+from oapl_core.problems.sameness import same
 from oapl_core.problems.storing import size_of_tests
 from oapl_extras.problem_sets.imported import Imported
 

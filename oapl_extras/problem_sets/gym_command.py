@@ -12,7 +12,7 @@ from deployments.terminal import tell
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.problems.raw_rows import raw_rows
-from oapl_core.problems.storing import check_name, write_problem_set
+from oapl_core.problems.set_files import check_name, write_problem_set
 from oapl_core.settings.experiment_file import applied, parse_as
 from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text

@@ -19,7 +19,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.problems.problem_set import checked
 from oapl_core.problems.raw_rows import place, raw_rows
-from oapl_core.problems.storing import write_problem_set
+from oapl_core.problems.set_files import write_problem_set
 from oapl_core.storable import json_text
 from oapl_extras.problem_sets.curation import ProblemVerifier, Tally, proven, uncontaminated, unlike, with_tests
 from oapl_extras.problem_sets.imported import Dropped, Imported, solutions

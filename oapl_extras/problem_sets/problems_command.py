@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from deployments.terminal import tell
 from oapl_core.errors import ConfigError
 from oapl_core.problems.raw_rows import raw_rows
-from oapl_core.problems.storing import check_name
+from oapl_core.problems.set_files import check_name
 from oapl_core.settings.experiment_file import applied, parse_as
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Settings

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from deployments.terminal import tell
-from oapl_core.model_files.model_hub import fetched, hub_model
+from oapl_core.model_files.hub_names import hub_model
+from oapl_core.model_files.model_hub import fetched
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation

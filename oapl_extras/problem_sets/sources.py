@@ -13,7 +13,7 @@ from pydantic import Field
 
 from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.problems.raw_rows import is_readable
+from oapl_core.settings.problems import FILE_KINDS
 from oapl_core.settings_group import Settings
 from oapl_core.shipped import shipped
 
@@ -96,7 +96,7 @@ def local_files(path: Path, patterns: Sequence[str]) -> list[Path]:
         if missing := [pattern for pattern, files in pairs if not files and "*" not in pattern]:
             raise DataError(f"{path}: {', '.join(missing)} is missing; fetch it too, or give one file")
         return [file for files in matches for file in files]
-    readable = sorted(file for file in path.iterdir() if file.is_file() and is_readable(file))
+    readable = sorted(file for file in path.iterdir() if file.is_file() and file.name.endswith(FILE_KINDS))
     if not readable:
         raise DataError(f"{path}: has no file to read; wanted are {', '.join(patterns) or '.jsonl or .parquet'}")
     if len({split for file in readable for split in _SPLIT.findall(file.name.lower())}) > 1:

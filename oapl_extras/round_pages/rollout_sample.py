@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import tables
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.seeds import derive_seed
-from oapl_core.turns import is_trajectory, turn_of_each
+from oapl_core.turns.rows import is_trajectory, turn_of_each
 from oapl_extras.round_pages.joined import joined
 from oapl_extras.round_pages.pieces import Piece, pieces
 

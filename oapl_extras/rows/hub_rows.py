@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 from oapl_core.errors import DataError
-from oapl_core.model_files.model_hub import HUB, data_folder
+from oapl_core.model_files.hub_names import HUB
+from oapl_core.model_files.model_hub import data_folder
 from oapl_core.progress import say
 
 _NAMED = re.compile(r"hub:([\w-][\w.-]*/[\w.-]+)@([0-9a-f]{40})(?::([\w.-]+))?")

@@ -13,7 +13,7 @@ import pytest
 from oapl_core import tables
 from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.problems.raw_rows import raw_rows
-from oapl_core.problems.storing import write_problem_set
+from oapl_core.problems.set_files import write_problem_set
 from oapl_core.progress import say
 from oapl_core.storable import json_text, storable, storable_text
 from oapl_extras.exchange.messages import _parsed

@@ -12,7 +12,7 @@ from oapl_core.model_files.model_folder import load_tokenizer, policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.tables import PROMPTS, ROLLOUTS, read_table
-from oapl_core.turns import fault
+from oapl_core.turns.rows import fault
 from tests import sandboxes
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import kill_when, made_more_than_once, oapl

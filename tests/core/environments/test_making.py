@@ -11,7 +11,8 @@ from oapl_core.environments.search import index
 from oapl_core.environments.syntax import calls
 from oapl_core.errors import ConfigError
 from oapl_core.files import sha256_of
-from oapl_core.plugins.own_function import check_environment, source_hash
+from oapl_core.plugins.own_function import source_hash
+from oapl_core.plugins.trying import check_environment
 from oapl_core.settings.environment import EnvironmentConfig
 
 

@@ -11,7 +11,7 @@ from oapl_core.environments.calculator import Calculator
 from oapl_core.environments.making import trajectories_at_once
 from oapl_core.environments.python_session import PythonSession
 from oapl_core.errors import ConfigError
-from oapl_core.plugins.own_function import check_environment
+from oapl_core.plugins.trying import check_environment
 from oapl_core.sandbox import room
 from oapl_core.sandbox.execution import Limits
 from oapl_core.settings.environment import EnvironmentConfig

@@ -9,7 +9,8 @@ from oapl_core import tables
 from oapl_core.environments.turn_check import Template, check_turns
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import LOSS_MASK
-from oapl_core.turns import has_turns, prompt_hash
+from oapl_core.turns import has_turns
+from oapl_core.turns.rows import prompt_hash
 from tests.chat_templates import FAMILIES
 from tests.synthetic_run import Sizes, write_synthetic_run
 from tests.tiny_model import END, tiny_tokenizer

@@ -17,7 +17,8 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import EVALUATIONS, ROLLOUTS, read_table
-from oapl_core.turns import fault, sampled_lengths
+from oapl_core.turns import sampled_lengths
+from oapl_core.turns.rows import fault
 from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict

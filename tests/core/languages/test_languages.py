@@ -14,7 +14,7 @@ from oapl_core.planning.preflight import before_stage
 from oapl_core.planning.stages import VERIFICATION
 from oapl_core.problems.problem_set import checked, read_problem_set
 from oapl_core.problems.prompts import messages
-from oapl_core.problems.storing import write_problem_set
+from oapl_core.problems.set_files import write_problem_set
 from oapl_core.sandbox.request import first_message
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig

@@ -11,7 +11,7 @@ import torch
 
 from oapl_core.errors import ConfigError
 from oapl_core.objectives import Oapl, OwnObjective
-from oapl_core.plugins.own_function import check_objective
+from oapl_core.plugins.trying import check_objective
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.training.made_round import made_groups, make_run, train_command, write_groups

@@ -12,8 +12,9 @@ import pytest
 
 from oapl_core.errors import ConfigError, OaplError
 from oapl_core.evaluation.wanted import model_of
+from oapl_core.model_files.hub_names import HubModel, hub_model
 from oapl_core.model_files.model_folder import policy_hash
-from oapl_core.model_files.model_hub import HubModel, cached, fetched, hub_model, refuse_unpinned
+from oapl_core.model_files.model_hub import cached, fetched, refuse_unpinned
 from oapl_core.planning.plan import steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment

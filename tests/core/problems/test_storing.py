@@ -12,7 +12,7 @@ import pytest
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.problem_set import checked, read_problem_set
 from oapl_core.problems.raw_rows import raw_rows
-from oapl_core.problems.storing import write_problem_set
+from oapl_core.problems.set_files import write_problem_set
 
 MIB = 2**20
 

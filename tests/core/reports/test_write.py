@@ -161,7 +161,7 @@ def test_a_jump_between_rounds_stands_at_the_head(tmp_path: Path, monkeypatch: p
     assert text.index(line) < text.index("## ")
 
 
-@pytest.mark.parametrize(("batch", "measured"), [(96, {}), (97, {}), (16, {"heldout": 3})])
+@pytest.mark.parametrize(("batch", "measured"), [(96, {}), (97, {}), (16, {"train": 3})])
 def test_what_a_stage_warned_of_stands_at_the_head(tmp_path: Path, batch: int, measured: dict[str, int]) -> None:
     made = write_synthetic_run(tmp_path)
     training = made.config.training.model_copy(update={"batch_size": batch})
@@ -169,12 +169,12 @@ def test_what_a_stage_warned_of_stands_at_the_head(tmp_path: Path, batch: int, m
     run.record()
     if measured:
         entry = run.ledger.artifacts()["problems.parquet"]
-        details = {"measured_in_training": {**measured, "first": ["heldout-1", "train-1"]}}
+        details = {"left_out": {**measured, "first": ["train-1", "heldout-1"]}}
         run.ledger.append(replace(entry, details=details))
     write(run)
     head = (run.report / "report.md").read_text().partition("## ")[0].replace("\\", "")
     assert head.count("batch_size = 97 is more than the 96 sequences of round") == 2 * (batch == 97)
-    assert head.count("the statement of a training problem: 3 held-out (first: 'heldout-1'") == bool(measured)
+    assert head.count("has the same statement: 3 of train (first: 'train-1'") == bool(measured)
 
 
 def test_an_empty_run_folder_gets_a_report(tmp_path: Path) -> None:

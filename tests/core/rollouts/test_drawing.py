@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.rollouts.drawing import Chosen, choose_problems, drawn, walked
+from oapl_core.rollouts.drawing import Chosen, choose_problems
+from oapl_core.rollouts.drawing import drawn as subset
+from oapl_core.rollouts.walking import walk as next_ones
+from oapl_core.rollouts.walking import walked
 from oapl_core.settings.rounds import RoundConfig
 
 NAMES = [f"p{i:02d}" for i in range(23)]
+
+
+def drawn(names: Sequence[str], rounds: Sequence[RoundConfig], number: int, seed: int) -> list[str]:
+    one = rounds[number]
+    if one.draw == "walk":
+        return next_ones(names, rounds, number, seed)
+    return subset(names, one.problems or len(names), number, seed)
 
 
 def walk(sizes: list[int], names: list[str] = NAMES, seed: int = 0) -> list[list[str]]:

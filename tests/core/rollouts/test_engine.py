@@ -14,7 +14,7 @@ import pytest
 
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
-from oapl_core.turns import prompt_hash
+from oapl_core.turns.rows import prompt_hash
 from tests.core.rollouts.engine_session import GROUP, PROMPTS, SHORT, requests, sampling_run
 from tests.tiny_model import TEXTS
 

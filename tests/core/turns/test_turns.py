@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from oapl_core.tables import ROLLOUTS, TURNS, UNUSED, read_table, write_table
-from oapl_core.turns import fault, has_turns, prompt_hash
+from oapl_core.turns import has_turns
+from oapl_core.turns.rows import fault, prompt_hash
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 PROMPT = [5, 6, 7]

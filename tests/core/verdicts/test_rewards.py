@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, StageFailed
-from oapl_core.plugins.own_function import check_import, source_hash
+from oapl_core.plugins.own_function import source_hash
+from oapl_core.plugins.trying import check_import
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_as, parse_experiment
 from oapl_core.settings.rehearsal import rehearsal

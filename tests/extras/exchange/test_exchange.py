@@ -169,6 +169,7 @@ BROKEN: dict[str, list[Any]] = {
     "bad_sampling": [GOOD[0] | {"response_token_ids": [1, 2], "sampling": {"logprobs": [-1.0]}}],
     "rewards_disagree": foreign("few?", [1.0, 0.0, 1.0])[:2],
     "prompt_too_long": foreign("word " * 3000, [1.0, 0.0]),
+    "measured_problem": foreign("2  SQUARED, of heldout?", [1.0, 0.0]),
 }
 
 

@@ -13,7 +13,7 @@ from oapl_core.model_files.model_folder import load_tokenizer, policy_hash
 from oapl_core.problems.prepare import prepare
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import LOSS_MASK, TURNS
-from oapl_core.turns import fault, prompt_hash
+from oapl_core.turns.rows import fault, prompt_hash
 from oapl_extras.exchange.export import export
 from oapl_extras.exchange.import_rollouts import import_rollouts
 from oapl_extras.exchange.messages import Conversations

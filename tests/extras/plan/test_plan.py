@@ -11,7 +11,7 @@ import pytest
 from oapl_core.devices import Gpu
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.problem_set import SPLITS, checked
-from oapl_core.problems.storing import write_problem_set
+from oapl_core.problems.set_files import write_problem_set
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_extras.plan.fitting import Machine
 from oapl_extras.plan.plan_command import lines, model_size, problem_counts

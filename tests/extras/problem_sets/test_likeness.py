@@ -4,7 +4,7 @@ import random
 import string
 
 from oapl_core.problems.likeness import NEAR_WORDS, NearDuplicates, Overlap, pieces
-from oapl_core.problems.repeated import same
+from oapl_core.problems.sameness import same
 
 WORDS = [consonant + vowel for consonant in string.ascii_lowercase for vowel in "aeiou"]
 

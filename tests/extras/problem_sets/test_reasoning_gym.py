@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oapl_core.problems.problem_set import read_problem_set
-from oapl_core.problems.storing import write_problem_set
+from oapl_core.problems.set_files import write_problem_set
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.rewards import Judges

@@ -9,7 +9,7 @@ import pytest
 
 from oapl_core.errors import DataError
 from oapl_core.problems.answers import likeness
-from oapl_core.problems.dividing import ProblemSets
+from oapl_core.problems.run_problems import problem_sets
 from oapl_core.settings.problems import ProblemsConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_extras.problem_sets.curation import Tally
@@ -103,13 +103,13 @@ def test_the_list_leaves_training_problems_out_and_is_part_of_what_problems_depe
     (tmp_path / "list.jsonl").write_text('{"problem_id": "train-1"}\n{"problem_id": "heldout-1"}\n')
     plain = ProblemsConfig.model_validate(sets)
     some = ProblemsConfig.model_validate({**sets, "exclude": tmp_path / "list.jsonl"})
-    names = [row["problem_id"] for row in ProblemSets(some).problems(("train", "heldout"))]
+    names = [row["problem_id"] for row in problem_sets(some).problems(("train", "heldout"))]
     assert names == ["train-0", "train-2", "heldout-0", "heldout-1", "heldout-2"]
     assert plain.slice["exclude"] == []
     assert some.slice["exclude"] == [str(tmp_path / "list.jsonl")]
     (tmp_path / "list.jsonl").write_text('{"id": "train-1"}\n')
     with pytest.raises(DataError, match=r"list.jsonl: line 1: has no `problem_id`"):
-        list(ProblemSets(some).problems(("train",)))
+        list(problem_sets(some).problems(("train",)))
 
 
 def test_answers_that_recite_held_out_statements_or_each_other_are_named() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.model_files.model_hub import pinned, unpinned
+from oapl_core.model_files.hub_names import pinned, unpinned
 from oapl_core.problems.prepare import prepare
 from oapl_core.run_folder.opening import check, find
 from oapl_core.run_folder.run import Run
