@@ -1,6 +1,6 @@
 """Any checkpoints on any problem set: what `oapl evaluate` does, as a flow that can be scheduled.
 
-Reads models, runs and the problem set; writes an evaluation folder with its card (oapl_core/evaluation/folder.py).
+Reads models, runs and the problem set; writes an evaluation folder with its card (oapl_core/evaluation/folders/).
 On a schedule the flow evaluates what is new: a run names its newest epoch. A model or problem file that was replaced is
 evaluated again. Else the flow ends at once.
 """
@@ -16,10 +16,11 @@ from pydantic import Field
 
 from flows.start import listen, skipped
 from oapl_core.errors import Held
-from oapl_core.evaluation import card
-from oapl_core.evaluation.card_text import headline
-from oapl_core.evaluation.folder import EvaluationFolder
-from oapl_core.evaluation.wanted import default_folder, settings_of
+from oapl_core.evaluation.cards import card
+from oapl_core.evaluation.cards.card_text import headline
+from oapl_core.evaluation.folders.folder import EvaluationFolder
+from oapl_core.evaluation.folders.wanted import default_folder, settings_of
+from oapl_core.planning.stages import EVALUATION
 from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold
 from oapl_core.settings.evaluation_folder import SetConfig
@@ -76,6 +77,6 @@ def evaluate(folder: EvaluationFolder) -> str:
         progress.info("%s is not what it was: what depends on it is measured again", name)
     if changed or not folder.is_finished:
         for _ in folder.turns():  # a process, and so an engine, for each architecture
-            run_in(folder.root, EVALUATING, EvaluationFolder.open)
+            run_in(folder.root, EVALUATING, EvaluationFolder.open, like=EVALUATION.verb)
         observer("page", folder, progress.info).end(False)
     return f"{folder.card_text}: {'; '.join(headline(card.read(folder.card)))}"

@@ -8,7 +8,7 @@ from oapl_core.planning.plan import Step
 from oapl_core.run_folder.recorded import Recorded
 from tasks.stage import progress, run_step
 
-EVALUATING = Step("measuring the models", "evaluation.evaluate", None, ("card.json",))
+EVALUATING = Step("measuring the models", "evaluation.folders.evaluate", None, ("card.json",))
 
 
 def run_in(

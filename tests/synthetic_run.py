@@ -14,12 +14,12 @@ from typing import Any
 
 from oapl_core import tables
 from oapl_core.evaluation.measures import measures
+from oapl_core.evaluation.scores import Resampling
 from oapl_core.groups.build import build
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import steps
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
-from oapl_core.seeds import derive_seed
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
 
@@ -305,8 +305,7 @@ class _Writer:
         found: dict[str, Any] = {"heldout": {}, "validation": {}}
         for split, checkpoint in dict.fromkeys((r["split"], r["checkpoint"]) for r in rows):
             mine = [r for r in rows if (r["split"], r["checkpoint"]) == (split, checkpoint)]
-            seed = derive_seed(run.config.seed, "bootstrap")
-            found[split][checkpoint] = measures(mine, run.config.evaluation.bootstrap_resamples, seed)
+            found[split][checkpoint] = measures(mine, Resampling.of(run.config))
         return found
 
     def _answers(self, run: Run, checkpoint: str, folder: Path, rounds_done: float, split: str) -> list[dict[str, Any]]:

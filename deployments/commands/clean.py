@@ -9,7 +9,7 @@ import typer
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.changing.cleaning import Candidate, CleaningRules, candidates, candidates_of_evaluation, remove
 from oapl_core.errors import StageFailed
-from oapl_core.evaluation.folder import RECORD, EvaluationFolder
+from oapl_core.evaluation.folders.folder import RECORD, EvaluationFolder
 from oapl_core.files import readable_size
 from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold

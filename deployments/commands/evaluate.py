@@ -1,6 +1,7 @@
 """`oapl evaluate`: checkpoints on a problem set, in a folder of their own; or the repetition of a card.
 
-Reads models, runs and cards; makes an evaluation folder, holds it, and starts the stage ``evaluation.evaluate``.
+Reads models, runs and cards; makes an evaluation folder, holds it, and starts the stage
+``evaluation.folders.evaluate``.
 """
 
 import time
@@ -12,10 +13,10 @@ import typer
 
 from deployments.terminal import console, tell
 from oapl_core.errors import ConfigError, Interrupted
-from oapl_core.evaluation import agreement, card
-from oapl_core.evaluation.card_text import headline
-from oapl_core.evaluation.folder import EvaluationFolder
-from oapl_core.evaluation.wanted import checked, default_folder, model_of, settings_of
+from oapl_core.evaluation.cards import agreement, card
+from oapl_core.evaluation.cards.card_text import headline
+from oapl_core.evaluation.folders.folder import EvaluationFolder
+from oapl_core.evaluation.folders.wanted import checked, default_folder, model_of, settings_of
 from oapl_core.launch import run_stage
 from oapl_core.plugins import names
 from oapl_core.progress import Reading
@@ -24,7 +25,7 @@ from oapl_core.run_folder.run import EVALUATION_DIR
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.settings.experiment_file import apply
 
-_VERB, _HARNESS = "evaluation.evaluate", "oapl_extras.harnesses.harness"
+_VERB, _HARNESS = "evaluation.folders.evaluate", "oapl_extras.harnesses.harness"
 _SETTINGS = set(EvaluationFolderConfig.model_fields) - {"models", "repeats"}
 _FREE = {"engine", "verifier", "engine_python"}
 """Settings that may differ from those of a card that is repeated."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from oapl_core.evaluation.measures import Row
 from oapl_core.evaluation.questions import Target
+from oapl_core.evaluation.scores import Row
 from oapl_core.evaluation.workers import Workers
 from oapl_core.progress import Progress
 from oapl_core.rollouts.parts import Part

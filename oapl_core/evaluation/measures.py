@@ -14,98 +14,80 @@ Pure arithmetic on rows of tables.EVALUATIONS. The rules, in words:
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, Literal
 
-from oapl_core.evaluation.pass_at_k import (
-    MeanWithInterval,
-    counts,
-    estimate,
-    mean_estimate,
-    mean_rewards,
-    paired_difference,
-    pass_at_k_by_problem,
-    rewards,
-)
-from oapl_core.settings.reward import RewardConfig
+from oapl_core.evaluation.pass_at_k import MeanWithInterval, mean_rewards, rewards
+from oapl_core.evaluation.scores import Resampling, Row, Score, difference, earned
 
-Row = Mapping[str, Any]
 _EVERY_K = 16
 """Up to here every k is in the curve, then powers of two and n itself."""
 _NORMAL_95 = 1.959964
 
 
-def judged(rows: Iterable[Row]) -> Iterator[tuple[str, bool | None]]:
-    """Take what ``counts`` needs."""
-    return ((row["problem_id"], row["correct"]) for row in rows)
-
-
-def _earned(rows: Iterable[Row]) -> Iterator[tuple[str, float | None]]:
-    return ((row["problem_id"], row["reward"]) for row in rows)
-
-
-def mean_reward(rows: Iterable[Row]) -> float:
+def mean_reward(rows: Sequence[Row]) -> float:
     """Average the mean reward of the answers over problems (avg@n); problems without a single verdict are left out.
 
     Raises:
         ValueError: nothing could be judged.
     """
-    means = mean_rewards(_earned(rows))
+    means = mean_rewards(earned(rows))
     if not means:
         raise ValueError("no answer has a verdict")
     return math.fsum(means.values()) / len(means)
 
 
-def measures(
-    rows: Sequence[Row], resamples: int, seed: int, ks: Sequence[int] = (), reward: RewardConfig | None = None
-) -> dict[str, Any]:
+def measures(rows: Sequence[Row], resampling: Resampling, ks: Sequence[int] = ()) -> dict[str, Any]:
     """Measure one checkpoint on one set of problems; ``ks`` empty: a curve up to the largest n.
 
-    With ``reward`` there is the mean reward's interval too, `reward`, for it is not pass@1.
+    With ``resampling.reward`` there is the mean reward's interval too, `reward`, for it is not pass@1.
 
     Raises:
         ValueError: nothing could be judged, or nothing k times for one of ``ks``.
     """
-    pairs = list(counts(judged(rows)).values())
-    means = list(mean_rewards(_earned(rows)).values())
-    curve = {k: estimate(pairs, k, resamples, seed) for k in ks or curve_of(max(n for n, _ in pairs))}
+    one = Score.of("", rows, resampling)
+    mean, mine = mean_reward(rows), one.mean_reward
+    curve = {k: _at(one, k) for k in ks or curve_of(one.samples)}
     outcomes = Counter(str(row["outcome"]) for row in rows)
     return {
-        "policy_hash": rows[0]["policy_hash"],
-        "problems": len(pairs),
-        "problems_without_a_verdict": sum(n == 0 for n, _ in pairs),
-        "answers": len(rows),
-        "verifier_errors": sum(row["reward"] is None for row in rows),
-        "mean_reward": mean_reward(rows),
-        **({"reward": _rounded(mean_estimate(means, resamples, seed))} if reward else {}),
-        "repeat": repeat_interval(rewards(_earned(rows))),
+        "policy_hash": one.policy_hash,
+        "problems": one.problems,
+        "problems_without_a_verdict": sum(n == 0 for n, _ in one.judged_P.values()),
+        "answers": one.answers,
+        "verifier_errors": one.verifier_errors,
+        "mean_reward": mean,
+        **({"reward": _rounded(mine)} if mine else {}),
+        "repeat": repeat_interval(rewards(earned(rows))),
         "pass_at_k": {str(k): _rounded(e) for k, e in curve.items()},
         "problems_at_k": {str(k): e.problems for k, e in curve.items()},
         "tokens": lengths([row["response_tokens"] for row in rows]),
-        "truncated": sum(row["finish_reason"] == "length" for row in rows),
+        "truncated": one.truncated,
         "outcomes": dict(sorted(outcomes.items())),
     }
 
 
+def _at(one: Score, k: int) -> MeanWithInterval:
+    if estimate := one.pass_at(k):
+        return estimate
+    raise ValueError(f"pass@{k}: no problem has {k} judged answers")
+
+
 def comparisons(
-    rows_by_label: Mapping[str, Sequence[Row]],
-    ks: Sequence[int],
-    resamples: int,
-    seed: int,
+    rows_by_label: Mapping[str, Sequence[Row]], ks: Sequence[int], resampling: Resampling
 ) -> list[dict[str, Any]]:
     """Compare every pair of checkpoints, the earlier first, at each k that both answered some problem so often."""
-    by_label, lines = {label: counts(judged(rows)) for label, rows in rows_by_label.items()}, []
-    for (first, one), (second, other) in combinations(by_label.items(), 2):
+    scores, lines = [Score.of(label, rows, resampling) for label, rows in rows_by_label.items()], []
+    for one, other in combinations(scores, 2):
         for k in ks:
-            shares = pass_at_k_by_problem(one, k), pass_at_k_by_problem(other, k)
-            pair = paired_difference(*shares, resamples, seed)
+            pair = difference(one, other, k)
             if pair is not None:
                 change = pair.change
                 numbers = {"difference": change.mean, "low": change.low, "high": change.high}
                 numbers |= {"better": pair.better, "worse": pair.worse}
                 rounded = {name: round(value, 6) for name, value in numbers.items()}
-                lines.append({"first": first, "second": second, "k": k, "problems": change.problems, **rounded})
+                names = {"first": one.checkpoint, "second": other.checkpoint}
+                lines.append({**names, "k": k, "problems": change.problems, **rounded})
     return lines
 
 
@@ -150,7 +132,7 @@ def lengths(tokens: Sequence[int]) -> dict[str, float]:
     return {"mean": round(float(sizes.mean()), 3), **shown, "max": float(sizes.max())}
 
 
-def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int, seed: int) -> list[dict[str, Any]]:
+def table(rows: Sequence[Row], labels: Mapping[str, str | None], resampling: Resampling) -> list[dict[str, Any]]:
     """Return pass@1 by label of the problems (a difficulty, a platform, a set); ``labels`` maps problem_id to it.
 
     A line for each label, the largest first; problems without one are ``unknown``. Empty if no problem has any.
@@ -161,20 +143,19 @@ def table(rows: Sequence[Row], labels: Mapping[str, str | None], resamples: int,
     groups = defaultdict[str, list[Row]](list)
     for row in rows:
         groups[labels.get(row["problem_id"]) or "unknown"].append(row)
-    lines = [_line(label, mine, resamples, seed) for label, mine in groups.items()]
+    lines = [_line(Score.of(label, mine, resampling), mine) for label, mine in groups.items()]
     return sorted(lines, key=lambda line: (-line["problems"], line["label"]))
 
 
-def _line(label: str, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, Any]:
-    pairs = list(counts(judged(rows)).values())
-    is_judged = any(n for n, _ in pairs)
+def _line(one: Score, rows: Sequence[Row]) -> dict[str, Any]:
+    average = one.pass_at(1)
     return {
-        "label": label,
-        "problems": len(pairs),
-        "answers": len(rows),
-        "average": _rounded(estimate(pairs, 1, resamples, seed)) if is_judged else None,
+        "label": one.checkpoint,
+        "problems": one.problems,
+        "answers": one.answers,
+        "average": _rounded(average) if average else None,
         "mean_tokens": round(sum(row["response_tokens"] for row in rows) / len(rows), 3),
-        "truncated": sum(row["finish_reason"] == "length" for row in rows),
+        "truncated": one.truncated,
     }
 
 

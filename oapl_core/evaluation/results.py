@@ -1,27 +1,27 @@
 """The common half of every evaluation, of an evaluation folder or of a run's end: what is asked, and what came of it.
 
-Reads the rollouts and verdicts that `answering.py` writes; writes one table of them all (tables.EVALUATIONS) and the
-evaluation card, as JSON and as Markdown. The table's line in the ledger has the measures.
+Reads the rollouts and verdicts that `answering.py` writes; writes one table of them all (tables.EVALUATIONS). Its line
+in the ledger has the measures. The evaluation card beside it is found by name: the kind `card` of oapl_core/plugins.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from oapl_core.evaluation import card, card_text
+from oapl_core import plugins
 from oapl_core.evaluation.answering import Answers
-from oapl_core.evaluation.card import Basis
-from oapl_core.evaluation.folder import EvaluationFolder
-from oapl_core.evaluation.measures import Row, comparisons, measures, table
+from oapl_core.evaluation.measures import comparisons, measures, table
 from oapl_core.evaluation.questions import Target
+from oapl_core.evaluation.scores import Resampling, Row
 from oapl_core.run_folder.run import Run
-from oapl_core.seeds import derive_seed
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_core.tables import EVALUATIONS, PROBLEMS, open_table, write_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from oapl_core.evaluation.folders.folder import EvaluationFolder
 
 _DIVIDING = ("source", "difficulty", "platform", "kind")
 
@@ -33,19 +33,37 @@ Named = Mapping[str, Answers]
 class Evaluation:
     """Place of results in a folder with a ledger, and the settings by which they were made."""
 
-    folder: Run | EvaluationFolder
+    folder: "Run | EvaluationFolder"
     config: EvaluationFolderConfig
     answers: Path
     card: Path
     card_text: Path
-    basis: Callable[[Sequence[Target]], Basis]
-    """Problems and prompts as the card tells of them; asked for only if there is a card to be written."""
+
+
+class Card(Protocol):
+    """Function that writes what a finished evaluation comes to, beside its table."""
+
+    def __call__(
+        self,
+        made: Evaluation,
+        targets: Sequence[Target],
+        measured: Mapping[str, Mapping[str, Any]],
+        pairs: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Write it, unless it is there and up to date.
+
+        Args:
+            made: the evaluation, whose table is written.
+            targets: who answered what is reported, by the names that results give.
+            measured: ``measures`` of each with its `tables`.
+            pairs: ``comparisons`` of them.
+        """
 
 
 def write_results(
     made: Evaluation, answers: Mapping[str, Named], settings: Mapping[str, Any], details: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Write rows, measures and card, as far as they are not there.
+    """Write rows, measures and cards, as far as they are not there.
 
     Args:
         made: where to.
@@ -60,36 +78,39 @@ def write_results(
         StageFailed: too many answers could not be judged.
     """
     folder, config = made.folder, made.config
-    seed, resamples = derive_seed(config.seed, "bootstrap"), config.bootstrap_resamples
+    resampling = Resampling(config.bootstrap_resamples, config.seed, config.reward)
     measured = dict[str, dict[str, dict[str, Any]]]()
     for split, named in answers.items():
         rows = {name: one.rows() for name, one in named.items()}
         measured[split] = {
-            name: measures(mine, resamples, seed, config.ks, config.reward)
-            | {"tables": _tables(folder.problems, mine, resamples, seed)}
+            name: measures(mine, resampling, config.ks) | {"tables": _tables(folder.problems, mine, resampling)}
             for name, mine in rows.items()
         }
         details = {**details, split: measured[split]}
     reported, named = next(iter(answers.items()))
     ks = config.ks or sorted({1, config.samples})
     # differences need few k: every pair of checkpoints costs a bootstrap at each
-    pairs = comparisons({name: one.rows() for name, one in named.items()}, ks, resamples, seed)
+    pairs = comparisons({name: one.rows() for name, one in named.items()}, ks, resampling)
     # inputs after rows(): only then are all parts written
     inputs = folder.inputs(path for named in answers.values() for one in named.values() for path in one.target.files)
     if not folder.is_done(made.answers, inputs, settings):
         with folder.writing(made.answers, inputs, settings) as draft:
             draft.rows = write_batches(draft.path, EVALUATIONS, _rows(answers))
             draft.details = {**details, "comparisons": pairs}
-    _write_card(made, answers[reported], measured[reported], pairs)
+    # a card names everybody as the results do, also where parts have the plain label
+    targets = [replace(one.target, label=name) for name, one in named.items()]
+    for kind in plugins.names("card"):
+        write: Card = plugins.resolve("card", kind)
+        write(made, targets, measured[reported], pairs)
     return measured[reported]
 
 
-def _tables(problems: Path, rows: Sequence[Row], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
+def _tables(problems: Path, rows: Sequence[Row], resampling: Resampling) -> dict[str, list[dict[str, Any]]]:
     """Divide results by what is known of the problems, for each column that divides them (measures.table)."""
     with open_table(problems, PROBLEMS) as file:
         columns = file.read(columns=["problem_id", *_DIVIDING]).to_pydict()
     labels = {name: dict(zip(columns["problem_id"], columns[name], strict=True)) for name in _DIVIDING}
-    lines = {name: table(rows, labels[name], resamples, seed) for name in _DIVIDING}
+    lines = {name: table(rows, labels[name], resampling) for name in _DIVIDING}
     return {name: each for name, each in lines.items() if len(each) > 1}
 
 
@@ -98,18 +119,3 @@ def _rows(answers: Mapping[str, Named]) -> "Iterator[pa.Table]":
     for named in answers.values():
         for name, one in named.items():
             yield from map(replace(one.target, label=name).table, one.target.rollouts)
-
-
-def _write_card(
-    made: Evaluation, named: Named, measured: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]
-) -> None:
-    folder, files = made.folder, (made.card, made.card_text)
-    inputs, settings = folder.inputs([made.answers]), {"card": card.VERSION}
-    if all(folder.is_done(path, inputs, settings) for path in files):
-        return
-    # a card names everybody as the results do, also where parts have the plain label
-    targets = [replace(one.target, label=name) for name, one in named.items()]
-    content = card.made(folder, made.basis(targets), targets, measured, pairs)
-    for path, text in zip(files, (card.as_json(content), card_text.markdown(content)), strict=True):
-        with folder.writing(path, inputs, settings) as draft:
-            draft.path.write_text(text)

@@ -3,18 +3,15 @@
 Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier). Base (what
 round 0 starts from), the end of each earlier round and the chosen epoch answer the held-out problems. Reads
 problems.parquet, prompts.parquet and the checkpoints. Writes each one's answers and verdicts,
-5_evaluation/<objective>.parquet of them all, and the card of the held-out ones. With that card `oapl evaluate --card`
-repeats them: an answer's seed is the same there and here.
+and 5_evaluation/<objective>.parquet of them all, with a card of the held-out ones. With that card `oapl evaluate
+--card` repeats them: an answer's seed is the same there and here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from oapl_core.errors import DataError
-from oapl_core.evaluation import card
 from oapl_core.evaluation.answering import Answering, Answers
-from oapl_core.evaluation.asking import TOO_LONG, Prompted, content_hash
 from oapl_core.evaluation.measures import ON, WARNING, basis, best
 from oapl_core.evaluation.questions import Questions, Target
 from oapl_core.evaluation.results import Evaluation, write_results
@@ -23,7 +20,6 @@ from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
 from oapl_core.settings.problems import PromptConfig
-from oapl_core.tables import PROBLEMS, read_table
 
 _REPORTED = "heldout"
 
@@ -134,7 +130,7 @@ def _conclude(
     """Write the results; ``models`` are those that answered what is reported, the chosen epoch last."""
     absolute = tuple(model.model_copy(update={"path": model.path.absolute()}) for model in models)
     config, chosen = _config(run, _REPORTED).model_copy(update={"models": absolute}), models[-1]
-    made = Evaluation(run, config, run.evaluation(), run.card(), run.card_text(), partial(_basis, run, config))
+    made = Evaluation(run, config, run.evaluation(), run.card(), run.card_text())
     settings = {"seed": config.seed, "bootstrap_resamples": config.bootstrap_resamples, **choice}
     details = {**choice, "chosen": chosen.label, "chosen_in_words": chosen.origin}
     for label, measured in write_results(made, answers, settings, details).items():
@@ -142,18 +138,3 @@ def _conclude(
         earned = f"; mean reward {measured['mean_reward']:.3f}" if "reward" in measured else ""
         say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%}){earned}")
     say(f"card: {run.card_text()}")
-
-
-def _basis(run: Run, config: EvaluationFolderConfig, targets: Sequence[Target]) -> card.Basis:
-    count = read_table(run.problems, PROBLEMS, ["split"], only=("split", [_REPORTED])).num_rows
-    sets = run.config.problems
-    entry = run.ledger.artifacts().get(run.name(run.prompts))
-    dropped = {TOO_LONG: entry.details.get("dropped_by_split", {}).get(_REPORTED, 0) if entry else 0}
-    prompts = {one.label: Prompted.read(run.prompts, _REPORTED, one.folder, dropped) for one in targets}
-    origin = {
-        "set": f"{run.root.name} ({', '.join(path.name for path in sets.heldout or sets.train)})",
-        "dropped": {},
-        "split": _REPORTED,
-        "content_sha256": content_hash(run.problems, _REPORTED),
-    }
-    return card.Basis(config, count, origin, run.inputs([run.problems]), prompts)

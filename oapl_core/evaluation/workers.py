@@ -29,6 +29,10 @@ Start = Callable[[Path, EngineConfig], Sampler]
 VerifierFactory = Callable[[VerifierConfig], AbstractContextManager[AnswerVerifier]]
 
 
+REPLICA = {"type": int, "default": 0, "help": "which replica of this machine this is; 0 starts the rest"}
+"""Option of the verbs that evaluate, for argparse."""
+
+
 @dataclass(frozen=True)
 class Replica:
     """Place of this process among those of one evaluation."""

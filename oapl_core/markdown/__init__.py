@@ -4,12 +4,10 @@ A ``*.md.jinja`` escapes what it inserts by backslashes, a ``*.html.jinja`` as H
 visible. A page needs nothing but the PNGs beside it, no network.
 """
 
-import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oapl_core.storable import printable
@@ -19,19 +17,12 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from markupsafe import Markup
 
-_PICTURE = re.compile(r"^(!\[.*\])\(([\w.-]+\.png)\)$", re.MULTILINE)
 _MARKUP = re.compile(r"([\\`*_\[\]<>|#&])")
 
 
 def render(template: str, values: Mapping[str, Any], package: str = "oapl_core.markdown") -> str:
     """Fill a template of ``package``, which may include ours."""
     return _environment(package, is_markdown=template.endswith(".md.jinja")).get_template(template).render(values)
-
-
-def table_text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a table of Markdown whose columns are aligned right where their name ends in ``>`` (which is cut off)."""
-    template: Any = _environment("oapl_core.markdown", is_markdown=True).get_template("parts.md.jinja")
-    return str(template.module.table(columns, list(rows)))
 
 
 @cache
@@ -74,18 +65,6 @@ def fenced(text: str) -> "Markup":
 
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return Markup(f"{fence}text\n{printable(text)}\n{fence}")
-
-
-def with_pictures(text: str, folder: Path) -> str:
-    """Markdown whose figures, PNGs in ``folder``, stand in the text itself, for where no folder is at hand."""
-
-    def embedded(link: re.Match[str]) -> str:
-        path = folder / link[2]
-        if not path.is_file():  # a section may be shown without its figures
-            return link[0]
-        return f"{link[1]}(data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()})"
-
-    return _PICTURE.sub(embedded, text)
 
 
 def html(markdown: str) -> str:

@@ -17,6 +17,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.plugins.own_function import search_path
 
 Kind = Literal[
+    "card",
     "command",
     "draw",
     "environment",
@@ -37,6 +38,7 @@ Kind = Literal[
     "rows",
     "runner",
     "sampler",
+    "section",
     "setting",
     "store",
     "toolchain",
@@ -48,6 +50,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
+    "card": {"evaluation": "oapl_core.evaluation.cards.writing:write_card"},
     "command": {
         # `import` is a word of Python's own, so its function is `import_`; the order is that of `oapl --help`
         "init": "oapl_extras.init.init_command:init",
@@ -175,6 +178,11 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "sampler": {
         "servers": "oapl_extras.servers.servers:ServerSampler",
         "turns": "oapl_core.environments.turn_sampler:turn_sampler",
+    },
+    # in the order of the report
+    "section": {
+        name: f"oapl_core.reports.sections.{name}:section"
+        for name in ("attention", "heldout", "forgetting", "training", "rollouts", "answers", "timing", "provenance")
     },
     # by the setting that asks for it: a run that leaves the setting alone loads nothing of it
     "setting": {

@@ -6,11 +6,12 @@ says what is missing. The report is recorded in the ledger like every artifact; 
 gone on. What the run's trackers do not have is sent to them.
 """
 
+from oapl_core import plugins
 from oapl_core.files import sha256_of
 from oapl_core.markdown import html
 from oapl_core.progress import say
 from oapl_core.reports.compose import compose
-from oapl_core.reports.forgetting import cards
+from oapl_core.reports.results import cards
 from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
@@ -30,6 +31,9 @@ def write(run: Run) -> None:
     # read first: the report depends on everything that the ledger knows, and on what is missing there
     missing, inputs = list(record.missing), _inputs(record)
     settings = {"layout_version": LAYOUT_VERSION, **run.config.report.model_dump(mode="json")}
+    # sections of installed packages: a report without them is not the same
+    if own := [name for name in plugins.names("section") if name not in plugins.BUILT_IN["section"]]:
+        settings["sections"] = own
     if run.is_done(run.report, inputs, settings):
         say(f"report: {run.report / 'index.html'} is up to date")
         _catch_up(run)

@@ -1,6 +1,6 @@
 """A folder with a ledger: how an artifact is written so that a crash cannot tear it, and when it is up to date.
 
-Run folders (``run.py``), evaluation folders (``evaluation/folder.py``) and comparisons are such folders. An
+Run folders (``run.py``), evaluation folders (``evaluation/folders/folder.py``) and comparisons are such folders. An
 artifact is written under a temporary name, fsynced, renamed, and only then recorded in ``ledger.jsonl``.
 """
 

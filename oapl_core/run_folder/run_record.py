@@ -16,7 +16,7 @@ from oapl_core import tables
 from oapl_core.errors import DataError
 from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
 from oapl_core.run_folder.recorded import IMPORTED
-from oapl_core.run_folder.run import METRICS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run, parts_of
+from oapl_core.run_folder.run import ROLLOUTS_DIR, VERDICTS_DIR, Run, parts_of
 from oapl_core.turns import sampled_lengths
 
 if TYPE_CHECKING:
@@ -26,10 +26,6 @@ BASE = "base"
 """Name that the evaluation gives to the policy that round 0 starts training at."""
 ONE_SET = "held-out problems"
 """Name of the problem set in runs that do not say where each problem comes from."""
-METRIC_COLUMNS = (
-    *("step", "epoch", "loss", "log_ratio", "log_ratio_right", "log_ratio_wrong"),
-    *("learning_rate", "grad_norm"),
-)
 
 _SAMPLED = "rollout_id problem_id policy_hash sample finish_reason temperature top_p max_tokens seed".split()
 _JUDGED = ["rollout_id", "reward", "correct", "outcome"]
@@ -58,8 +54,6 @@ class RoundRecord:
     """Finished epoch, counted from 1 -> policy hash of its checkpoint."""
     rows_are: str = "rollouts"
     """Word for what it trains on."""
-    metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Column of METRIC_COLUMNS -> one number for each optimiser step; NaN where a step has none."""
 
     @property
     def label(self) -> str:
@@ -206,22 +200,6 @@ class RunRecord:
         """Every engine, with its version, that sampled rollouts."""
         return sorted({engine for one in self.rounds for engine in one.engines})
 
-    def rollouts_spent(self, policy_hash: str) -> int:
-        """Count the rollouts sampled for training until the checkpoint with this hash was made; 0 for the base.
-
-        Raises:
-            DataError: no round of this run made it.
-        """
-        if policy_hash == self.base:
-            return 0
-        spent = 0
-        for one in self.rounds:
-            # rounds in order: a checkpoint has cost all rounds up to the one that made it
-            spent += one.rollouts
-            if policy_hash in one.epochs.values():
-                return spent
-        raise self.foreign_checkpoint(f"checkpoint {policy_hash}")
-
     def foreign_checkpoint(self, checkpoint: str) -> DataError:
         """Make the error of an evaluation that measured ``checkpoint``, which is none of this run."""
         return DataError(
@@ -250,7 +228,6 @@ class RunRecord:
             trust=groups.details.get("trust", {}) if groups else {},
             mismatch=self.details(run.mismatch(number)),
             epochs=epochs,
-            metrics=_metrics([run.checkpoint(number, epoch) / METRICS_FILE for epoch in epochs]),
         )
 
     def _sampled(self, number: int) -> dict[str, Any]:
@@ -282,25 +259,6 @@ def _remembered(entries: Sequence[ArtifactEntry]) -> dict[str, Any]:
     sums = {key: sum(map(int, of[key])) for key in names[:3]}
     hashes, engines = (sorted(set(map(str, of[key]))) for key in names[3:])
     return {"rollouts": sum(e.rows for e in entries), "policy_hash": ", ".join(hashes), "engines": engines, **sums}
-
-
-def _metrics(files: Sequence[Path]) -> dict[str, list[float]]:
-    """Read one round's metrics per optimiser step from its epochs' files, in order; empty if there are no files.
-
-    Raises:
-        DataError: a file is missing or is not JSON lines, or a step is without one of METRIC_COLUMNS.
-    """
-    columns: dict[str, list[float]] = {name: [] for name in METRIC_COLUMNS} if files else {}
-    for path in files:
-        for number, step in enumerate(metric_lines(path), start=1):
-            for name, values in columns.items():
-                if name not in step:
-                    raise DataError(
-                        f"{path}: line {number} has no `{name}`; the training that wrote it is of another version"
-                    )
-                # a step without correct, or wrong, answers has no mean of them; figures leave a gap for NaN
-                values.append(float("nan") if step[name] is None else float(step[name]))
-    return columns
 
 
 def detail(entry: ArtifactEntry, key: str) -> Any:

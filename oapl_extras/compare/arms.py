@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from oapl_core.evaluation.pass_at_k import MeanWithInterval, mean_estimate, paired_difference, pass_at_k_by_problem
-from oapl_core.reports.scores import Resampling, Score
+from oapl_core.evaluation.scores import Resampling, Score
 from oapl_core.run_folder.run_record import BASE, RunRecord
 from oapl_extras.compare.folder import Arm, Comparison
 from oapl_extras.compare.tracks import Track, read_track

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from oapl_core.evaluation.pass_at_k import MeanWithInterval
-from oapl_core.reports.scores import Score
+from oapl_core.evaluation.scores import Score
 from oapl_core.run_folder.run_record import BASE
 from oapl_extras.compare.tracks import Milestone, Track, TrainingStep
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from oapl_core.reports.blocks import DASH, Table, interval, percent, table, table_of, whole
-from oapl_core.reports.provenance import all_settings
+from oapl_core.reports.sections.provenance import all_settings
 from oapl_core.run_folder.run_record import BASE
 from oapl_extras.compare.series import Series, by_label, drawn
 from oapl_extras.compare.tracks import Track

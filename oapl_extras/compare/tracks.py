@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oapl_core import tables
-from oapl_core.reports.scores import Resampling, Score, score
+from oapl_core.evaluation.scores import Resampling, Score, score
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.run_folder.run_record import (
     BASE,

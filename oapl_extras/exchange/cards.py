@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core.model_files.hub_names import hub_model
 from oapl_core.problems.published import published_sets
-from oapl_core.reports.provenance import differing_settings, versions
+from oapl_core.reports.sections.provenance import differing_settings, versions
 from oapl_core.run_folder.run import Run, round_name
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.tables import PROBLEMS, read_table

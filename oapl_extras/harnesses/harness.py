@@ -11,10 +11,10 @@ from typing import Any
 
 from oapl_core import plugins, tables
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.evaluation import card, card_text
-from oapl_core.evaluation.asking import prompts_of
-from oapl_core.evaluation.folder import EvaluationFolder
-from oapl_core.evaluation.measures import judged, repeat_interval
+from oapl_core.evaluation.cards import card, card_text
+from oapl_core.evaluation.folders.asking import prompts_of
+from oapl_core.evaluation.folders.folder import EvaluationFolder
+from oapl_core.evaluation.measures import repeat_interval
 from oapl_core.evaluation.pass_at_k import counts, estimate
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
@@ -72,7 +72,7 @@ def _measured(
     # ours of the same problems, and of correct answers, whatever `[reward]` makes of one
     columns, mine = ("checkpoint", "problem_id", "correct"), ("checkpoint", (model.label,))
     rows = tables.read_table(folder.answers, tables.EVALUATIONS, columns, mine).to_pylist()
-    ours = {p: pair for p, pair in counts(judged(rows)).items() if p in theirs}
+    ours = {p: pair for p, pair in counts((row["problem_id"], row["correct"]) for row in rows).items() if p in theirs}
     seed = derive_seed(config.seed, "bootstrap")
     averages = [estimate(list(each.values()), 1, config.bootstrap_resamples, seed) for each in (theirs, ours)]
     difference = averages[0].mean - averages[1].mean

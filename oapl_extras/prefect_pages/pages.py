@@ -25,7 +25,7 @@ from prefect.artifacts import (
 from prefect.exceptions import PrefectException
 
 from oapl_core.errors import Interrupted, OaplError, StageFailed
-from oapl_core.evaluation.folder import EvaluationFolder
+from oapl_core.evaluation.folders.folder import EvaluationFolder
 from oapl_core.planning.plan import Step, steps
 from oapl_core.planning.stages import REPORT, TRAINING
 from oapl_core.progress import Reading
@@ -176,7 +176,7 @@ class Reported(Protocol):
 
 def show_report(run: Reported, tell: Tell) -> None:
     """Show the report with its figures, and where it lies."""
-    from oapl_core.markdown import with_pictures
+    from oapl_extras.prefect_pages.pictures import with_pictures
 
     text, index = run.report / "report.md", run.report.resolve() / "index.html"
     with shown(tell):

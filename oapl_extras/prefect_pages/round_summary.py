@@ -1,7 +1,7 @@
 """One finished round for someone who looks at Prefect's pages: counts by stage, pass@k, curves. Draws two figures.
 
-The numbers are those of the report (results, scores, process): what is said here and there cannot differ. pass@k is of
-the round's own training problems, answered by the policy that sampled. Held-out problems are measured at the run's end.
+The numbers are those of the report and its sections: what is said here and there cannot differ. pass@k is of the
+round's own training problems, answered by the policy that sampled. Held-out problems are measured at the run's end.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,15 @@ from pathlib import Path
 
 from oapl_core import tables
 from oapl_core.evaluation.pass_at_k import counts, mean_rewards
-from oapl_core.markdown import render, with_pictures
-from oapl_core.reports import process, results
+from oapl_core.evaluation.scores import Resampling, Score, shown_ks
+from oapl_core.markdown import render
+from oapl_core.reports import results
 from oapl_core.reports.blocks import DASH, Table, interval_of, mean_of, table, whole, with_interval
-from oapl_core.reports.compose import dropped_figures, training_figure
-from oapl_core.reports.scores import Resampling, Score, shown_ks
+from oapl_core.reports.sections.rollouts import dropped_figures
+from oapl_core.reports.sections.training import Metrics, metrics, training_figure, training_table
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RoundRecord, RunRecord, frame
+from oapl_extras.prefect_pages.pictures import with_pictures
 
 _DRAWS = 8_000_000
 """Most draws of the bootstrap over a round's problems: resamples times problems, 64 MB."""
@@ -43,7 +45,8 @@ def summarize(run: Run, number: int, folder: Path) -> RoundSummary:
     record = RunRecord(run, (number,))
     one = record.rounds[0]
     score = training_score(record)
-    counted = counts_table(one)
+    trained = metrics(record)
+    counted = counts_table(one, trained.get(one.label))
     measured = results.results(record)
     headline = _headline(one, score)
     values = {
@@ -52,8 +55,8 @@ def summarize(run: Run, number: int, folder: Path) -> RoundSummary:
         "counts": counted,
         "dropped_figures": dropped_figures(record.rounds, folder),
         "solved": pass_table(score) if score else None,
-        "training": process.training_table(record) if one.metrics else None,
-        "training_figure": training_figure(record.rounds, folder),
+        "training": training_table(record, trained) if trained else None,
+        "training_figure": training_figure(trained, folder) if trained else None,
         "heldout": results.heldout_table(measured) if measured else None,
         "places": links_text(run, number),
     }
@@ -72,7 +75,7 @@ def _headline(one: RoundRecord, score: Score | None) -> str:
     return f"{one.rollouts:,} rollouts of {one.problems:,} problems{solved}{trained}"
 
 
-def counts_table(one: RoundRecord) -> Table:
+def counts_table(one: RoundRecord, trained: Metrics | None) -> Table:
     """Count what each stage of a round made, and what it left out for which reason."""
     rows = []
     if one.rollouts:
@@ -82,8 +85,8 @@ def counts_table(one: RoundRecord) -> Table:
     if one.kept is not None:
         rows += [("groups", "rollouts trained on", one.kept), ("", "groups trained on", one.kept_groups or 0)]
         rows += [("", f"dropped: {_words(reason)}", n) for reason, n in one.dropped.items()]
-    if one.metrics:
-        rows += [("training", "epochs", len(one.epochs)), ("", "optimiser steps", len(one.metrics["step"]))]
+    if trained:
+        rows += [("training", "epochs", len(one.epochs)), ("", "optimiser steps", len(trained["step"]))]
     return table("Counts", ("stage", "what", "how many>"), [(a, b, whole(n)) for a, b, n in rows])
 
 

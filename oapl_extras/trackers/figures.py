@@ -13,7 +13,7 @@ from typing import Any
 
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
-from oapl_core.run_folder.run_record import RunRecord
+from oapl_core.run_folder.run_record import RunRecord, metric_lines
 
 TRAINING = "training"
 
@@ -75,8 +75,8 @@ def _steps(run: Run, entry: ArtifactEntry, axis: str, earlier: int) -> Iterator[
     path = run.root / entry.artifact / METRICS_FILE
     source = hash_of(entry.inputs, entry.config)
     if path.is_file():  # imported and hand-deleted checkpoints have none
-        for line in path.read_text(encoding="utf-8").splitlines():
-            yield step_row(axis, earlier, json.loads(line), source)
+        for line in metric_lines(path):
+            yield step_row(axis, earlier, line, source)
 
 
 def _round(record: RunRecord, number: int) -> Row:

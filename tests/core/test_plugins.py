@@ -1,6 +1,5 @@
 """One lookup by name: the table, installed packages, then module:object; one clear line where nothing is found."""
 
-import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -15,30 +14,22 @@ from oapl_core.settings.environment import EnvironmentConfig
 from oapl_core.settings.experiment_file import parse_experiment, read_toml
 from oapl_core.settings.reward import RewardConfig
 from tests.architecture.sources import ROOT
+from tests.installed_package import installed
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package(tmp_path: Path) -> Iterator[Path]:
     """The folder of an installed package that names an objective, an environment, a reward and a command."""
-    (tmp_path / "shiny.py").write_text(
-        "def score(problem, response, verdict):\n    return 1.0\n\nclass Own:\n    pass\n"
-    )
     (tmp_path / "broken_shiny.py").write_text("raise RuntimeError('not today')\n")
-    info = tmp_path / "shiny-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shiny\nVersion: 1.0\n")
+    source = "def score(problem, response, verdict):\n    return 1.0\n\nclass Own:\n    pass\n"
     lines = (
         "[oapl.reward]\nshiny = shiny:score\nbroken = broken_shiny:score\n",
         "[oapl.environment]\nown = shiny:Own\n",
+        "[oapl.objective]\nmine = shiny:Own\n",
     )
-    (info / "entry_points.txt").write_text("\n".join([*lines, "[oapl.objective]\nmine = shiny:Own\n"]))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
-    plugins._installed.cache_clear()
-    yield tmp_path
-    plugins._installed.cache_clear()
-    for name in ("shiny", "broken_shiny"):
-        sys.modules.pop(name, None)
+    with installed(tmp_path, source, "\n".join(lines)):
+        yield tmp_path
+    sys.modules.pop("broken_shiny", None)
 
 
 @pytest.mark.parametrize("kind", plugins.KINDS)

@@ -12,7 +12,7 @@ from oapl_core.changing.forking import fork
 from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.evaluation.wanted import model_of
+from oapl_core.evaluation.folders.wanted import model_of
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import finished, steps

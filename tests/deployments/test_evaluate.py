@@ -7,10 +7,10 @@ import pytest
 
 from deployments.commands.evaluate import beside, measure_or_repeat
 from oapl_core.errors import ConfigError
-from oapl_core.evaluation.card import read
+from oapl_core.evaluation.cards.card import read
 from oapl_core.evaluation.evaluate import evaluate as evaluate_run
-from oapl_core.evaluation.folder import parse
-from oapl_core.evaluation.wanted import model_of
+from oapl_core.evaluation.folders.folder import parse
+from oapl_core.evaluation.folders.wanted import model_of
 from oapl_core.run_folder.run import Run
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train

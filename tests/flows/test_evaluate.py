@@ -9,8 +9,8 @@ import pytest
 from prefect.client.schemas.objects import State
 
 from flows.evaluate import evaluation_name, oapl_evaluate
-from oapl_core.evaluation import card
-from oapl_core.evaluation.wanted import default_folder, settings_of
+from oapl_core.evaluation.cards import card
+from oapl_core.evaluation.folders.wanted import default_folder, settings_of
 from oapl_core.run_folder.ledger import Ledger
 from oapl_core.run_folder.lock import hold
 from oapl_core.settings.evaluation_folder import SetConfig
@@ -20,12 +20,12 @@ from tests.whole_run import ROOT
 
 ENGINE = """
 import pathlib, sys
-from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.evaluation.folder import EvaluationFolder
+from oapl_core.evaluation.folders.evaluate import evaluate_folder
+from oapl_core.evaluation.folders.folder import EvaluationFolder
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler
-assert sys.argv[2] == "oapl_core.evaluation.evaluate"
-evaluate(EvaluationFolder.open(pathlib.Path(sys.argv[3])), MadeUpSampler, MadeUpVerifier(lambda _: 0.5))
+assert sys.argv[2] == "oapl_core.evaluation.folders.evaluate"
+evaluate_folder(EvaluationFolder.open(pathlib.Path(sys.argv[3])), MadeUpSampler, MadeUpVerifier(lambda _: 0.5))
 """
 
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from oapl_core import __version__
 from oapl_core.errors import ConfigError
-from oapl_core.evaluation.wanted import settings_of
+from oapl_core.evaluation.folders.wanted import settings_of
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.shipped import experiment_file, shipped, with_shipped_files
 from tests.packaging.building import ROOT, TORCH, uv

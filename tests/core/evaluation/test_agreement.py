@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from oapl_core.evaluation.agreement import compare, moved
+from oapl_core.evaluation.cards.agreement import compare, moved
 
 
 def made(

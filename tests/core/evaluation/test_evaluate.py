@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.evaluation import agreement, asking, card, questions
-from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.evaluation.folder import EvaluationFolder, parse
+from oapl_core.evaluation import questions
+from oapl_core.evaluation.cards import agreement, card, identities
+from oapl_core.evaluation.folders import asking
+from oapl_core.evaluation.folders.evaluate import evaluate_folder
+from oapl_core.evaluation.folders.folder import EvaluationFolder, parse
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.problems.prompts import STYLES
 from oapl_core.settings.experiment import EngineConfig
@@ -76,7 +78,7 @@ def finished(folder: EvaluationFolder) -> bool:
 def measured(root: Path, place: Path, **changes: Any) -> dict[str, Any]:
     """The card of a whole evaluation."""
     folder = folder_of(root, place, **changes)
-    evaluate(folder, MadeUpSampler, JUDGE)
+    evaluate_folder(folder, MadeUpSampler, JUDGE)
     return card.read(folder.card)
 
 
@@ -87,7 +89,7 @@ def original(place: Path) -> dict[str, Any]:
 
 def test_models_of_one_architecture_share_one_engine(tmp_path: Path, place: Path) -> None:
     starts = Starts()
-    evaluate(folder_of(tmp_path / "e", place), starts, JUDGE)
+    evaluate_folder(folder_of(tmp_path / "e", place), starts, JUDGE)
     assert [sampler.loaded for sampler in starts.samplers] == [[place / "one", place / "two"]]
 
 
@@ -180,10 +182,10 @@ def test_after_a_break_the_rest_is_done_and_the_card_is_the_same(
     monkeypatch.setattr(questions, "_PART_ANSWERS", 8)
     folder = folder_of(tmp_path / "e", place)
     with pytest.raises(InterruptedError):
-        evaluate(folder, Starts(stop_after), JUDGE)
+        evaluate_folder(folder, Starts(stop_after), JUDGE)
     assert not finished(folder)
     kept = {path: path.stat().st_mtime_ns for path in folder.root.glob("answers/*/*/*.parquet")}
-    evaluate(folder, MadeUpSampler, JUDGE)
+    evaluate_folder(folder, MadeUpSampler, JUDGE)
     assert finished(folder)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept, "whole parts are not sampled again"
     assert card.read(folder.card)["results"] == original["results"]
@@ -195,9 +197,9 @@ def test_a_model_of_another_architecture_gets_an_engine_of_its_own(tmp_path: Pat
     (other / "model.safetensors").write_bytes(weights)
     models = [{"label": path.name, "path": path} for path in (place / "one", other, place / "two")]
     folder, starts = folder_of(tmp_path / "e", place, models=models), Starts()
-    evaluate(folder, starts, JUDGE)
+    evaluate_folder(folder, starts, JUDGE)
     assert not finished(folder)
-    evaluate(folder, starts, JUDGE)
+    evaluate_folder(folder, starts, JUDGE)
     assert finished(folder)
     assert [sampler.loaded for sampler in starts.samplers] == [[place / "one", place / "two"], [other]]
     assert list(card.read(folder.card)["results"]) == ["one", "other", "two"]
@@ -247,7 +249,7 @@ def test_a_repetition_with_something_else_is_refused_before_anything_is_sampled(
     folder = folder_of(tmp_path / "e", copy, repeats=place / "original" / "card.json")
     starts = Starts()
     with pytest.raises(DataError, match=named):
-        evaluate(folder, starts, JUDGE)
+        evaluate_folder(folder, starts, JUDGE)
     assert not starts.samplers
 
 
@@ -329,7 +331,7 @@ def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path, place
 
 
 def test_a_style_has_a_hash_of_its_own() -> None:
-    found = {style: asking.style_hash(PromptConfig.model_validate({"prompt_style": style})) for style in STYLES}
+    found = {style: identities.style_hash(PromptConfig.model_validate({"prompt_style": style})) for style in STYLES}
     # as cards have them that were written before styles were templates
     assert found == {
         "plain": "45fd20cf39b90aee",
@@ -344,13 +346,13 @@ def test_a_model_that_was_replaced_is_measured_again_and_the_other_is_not(tmp_pa
         shutil.copytree(place / name, tmp_path / name)
     models = [{"label": name, "path": tmp_path / name} for name in ("one", "two")]
     folder, judge = folder_of(tmp_path / "e", place, models=models), MadeUpVerifier(lambda _: 0.5)
-    evaluate(folder, MadeUpSampler, judge)
+    evaluate_folder(folder, MadeUpSampler, judge)
     assert folder.changed == []
     before = card.read(folder.card)["results"]
     model(tmp_path / "two", 7.0)
     assert folder.changed == [str(tmp_path / "two")]
     starts = Starts()
-    evaluate(folder, starts, judge)
+    evaluate_folder(folder, starts, judge)
     assert [sampler.loaded for sampler in starts.samplers] == [[tmp_path / "two"]]
     after = card.read(folder.card)["results"]
     assert after["one"] == before["one"] and after["two"]["policy_hash"] != before["two"]["policy_hash"]
@@ -362,8 +364,8 @@ def never(model_dir: Path, config: EngineConfig) -> MadeUpSampler:
 
 def test_a_lost_card_is_written_again_without_an_engine(tmp_path: Path, place: Path) -> None:
     folder = folder_of(tmp_path / "e", place)
-    evaluate(folder, MadeUpSampler, JUDGE)
+    evaluate_folder(folder, MadeUpSampler, JUDGE)
     folder.card.unlink()
     assert not finished(folder)
-    evaluate(folder, never, JUDGE)
+    evaluate_folder(folder, never, JUDGE)
     assert finished(folder)

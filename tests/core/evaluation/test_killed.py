@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.evaluation.card import read
+from oapl_core.evaluation.cards.card import read
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.run_folder.ledger import SupersededEntry
 from oapl_core.run_folder.run import Run

@@ -5,9 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oapl_core.evaluation.measures import curve_of, judged, lengths, mean_reward, measures, repeat_interval, table
-from oapl_core.evaluation.pass_at_k import counts
+from oapl_core.evaluation.measures import curve_of, lengths, mean_reward, measures, repeat_interval, table
+from oapl_core.evaluation.scores import Resampling, Score
 from oapl_core.tables import is_correct
+
+RESAMPLING = Resampling(100, 0)
 
 
 def answers(problem: str, *rewards: float | None, tokens: int = 5, reason: str = "stop") -> list[dict[str, Any]]:
@@ -27,7 +29,8 @@ def answers(problem: str, *rewards: float | None, tokens: int = 5, reason: str =
 
 
 def test_an_answer_that_could_not_be_judged_is_neither_right_nor_wrong() -> None:
-    assert counts(judged([*answers("a", 1.0, None, 0.0), *answers("b", None)])) == {"a": (2, 1), "b": (0, 0)}
+    one = Score.of("", [*answers("a", 1.0, None, 0.0), *answers("b", None)], RESAMPLING)
+    assert one.judged_P == {"a": (2, 1), "b": (0, 0)}
     assert mean_reward(answers("a", 1.0, None, 0.0)) == 0.5
 
 
@@ -41,7 +44,7 @@ def test_nothing_judged_is_an_error() -> None:
 
 
 def test_measures_cover_every_k_and_count_the_unjudged() -> None:
-    found = measures([*answers("a", *[1.0] * 4, *[0.0] * 12), *answers("b", *[0.0] * 15, None)], 200, 0)
+    found = measures([*answers("a", *[1.0] * 4, *[0.0] * 12), *answers("b", *[0.0] * 15, None)], RESAMPLING)
     assert list(found["pass_at_k"]) == [str(k) for k in range(1, 17)]
     assert found["pass_at_k"]["1"][0] == pytest.approx((0.25 + 0) / 2)
     assert found["pass_at_k"]["16"][0] == 1.0, "only the problem with 16 verdicts counts for pass@16"
@@ -54,15 +57,15 @@ def test_measures_cover_every_k_and_count_the_unjudged() -> None:
 
 def test_pass_at_1_is_the_average_over_answers_also_of_ragged_groups() -> None:
     rows = [*answers("a", 1.0, None, 0.0), *answers("b", 1.0), *answers("c", None, None)]
-    found = measures(rows, 100, 0)
+    found = measures(rows, RESAMPLING)
     assert found["pass_at_k"]["1"][0] == pytest.approx(found["mean_reward"]) == pytest.approx(0.75)
     assert (found["problems"], found["problems_at_k"]["1"], found["problems_without_a_verdict"]) == (3, 2, 1)
 
 
 def test_asked_for_k_that_nobody_has_is_an_error_and_others_are_exact() -> None:
-    assert list(measures(answers("a", 1.0, 0.0, 0.0), 50, 0, [1, 3])["pass_at_k"]) == ["1", "3"]
+    assert list(measures(answers("a", 1.0, 0.0, 0.0), RESAMPLING, [1, 3])["pass_at_k"]) == ["1", "3"]
     with pytest.raises(ValueError, match="pass@4"):
-        measures(answers("a", 1.0, 0.0, 0.0), 50, 0, [4])
+        measures(answers("a", 1.0, 0.0, 0.0), RESAMPLING, [4])
 
 
 def test_the_curve_has_small_k_powers_of_two_and_n_itself() -> None:
@@ -78,14 +81,14 @@ def test_lengths_are_those_of_real_answers() -> None:
 
 def test_the_table_divides_the_problems_and_names_those_without_a_label() -> None:
     rows = [*answers("a", 1.0, 1.0), *answers("b", 0.0, 1.0, reason="length"), *answers("c", 0.0), *answers("d", None)]
-    lines = table(rows, {"a": "easy", "b": "easy", "c": "hard"}, 100, 0)
+    lines = table(rows, {"a": "easy", "b": "easy", "c": "hard"}, RESAMPLING)
     assert [(x["label"], x["problems"], x["answers"], x["truncated"]) for x in lines] == [
         ("easy", 2, 4, 2),
         ("hard", 1, 1, 0),
         ("unknown", 1, 1, 0),
     ]
     assert [x["average"] and x["average"][0] for x in lines] == [0.75, 0.0, None]
-    assert table(rows, {}, 100, 0) == [], "nothing to divide by"
+    assert table(rows, {}, RESAMPLING) == [], "nothing to divide by"
 
 
 def test_a_repetition_lies_within_its_interval_about_as_often_as_it_says() -> None:

@@ -13,6 +13,7 @@ from oapl_core.evaluation.pass_at_k import (
     paired_difference,
     pass_at_k_by_problem,
 )
+from oapl_core.evaluation.scores import Resampling
 from oapl_core.tables import is_correct
 
 Counts = dict[str, tuple[int, int]]
@@ -68,9 +69,10 @@ def test_pairing_takes_the_problems_hardness_out_of_the_interval() -> None:
 
 def test_every_pair_is_compared_the_earlier_first() -> None:
     def rows(*rewards: float) -> list[dict[str, Any]]:
-        return [{"problem_id": "a", "reward": reward, "correct": is_correct(reward)} for reward in rewards]
+        same = {"problem_id": "a", "policy_hash": "h", "finish_reason": "stop"}
+        return [{**same, "reward": reward, "correct": is_correct(reward)} for reward in rewards]
 
-    found = comparisons({"base": rows(0, 0), "one": rows(1, 0), "two": rows(1, 1)}, [1, 2, 3], 20, 0)
+    found = comparisons({"base": rows(0, 0), "one": rows(1, 0), "two": rows(1, 1)}, [1, 2, 3], Resampling(20, 0))
     assert [(x["first"], x["second"], x["k"], x["difference"]) for x in found] == [
         ("base", "one", 1, 0.5),
         ("base", "one", 2, 1.0),

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.evaluation import card, card_text
+from oapl_core.evaluation.cards import card, card_text
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.reports.results import heldout_table, results, validation_table
+from oapl_core.reports.results import heldout_table, results
+from oapl_core.reports.sections.heldout import validation_table
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.reward import RewardConfig

@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from oapl_core.evaluation import agreement, card
+from oapl_core.evaluation.cards import agreement, card
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.evaluation.folder import EvaluationFolder, parse
+from oapl_core.evaluation.folders.evaluate import evaluate_folder
+from oapl_core.evaluation.folders.folder import EvaluationFolder, parse
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.prompts import messages
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table, write_table
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
+from tests.installed_package import installed
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.tiny_model import write_tokenizer
 
@@ -72,7 +74,7 @@ def test_it_says_what_the_ledger_says(run: Run) -> None:
 def test_oapl_evaluate_repeats_it_exactly(run: Run, tmp_path: Path) -> None:
     original = card.read(run.card())
     folder = EvaluationFolder.create(tmp_path / "again", parse({**original["settings"], "repeats": run.card()}, "test"))
-    evaluate(folder, MadeUpSampler, JUDGE)
+    evaluate_folder(folder, MadeUpSampler, JUDGE)
     found = agreement.compare(original, card.read(folder.card))
     assert [one.level for one in found] == ["exactly"] * 3
 
@@ -96,3 +98,18 @@ def test_a_lost_card_is_written_again_and_a_whole_one_is_left_alone(run: Run) ->
     run.card().unlink()
     evaluate(run, never, JUDGE)
     assert card.read(run.card())["results"] == text
+
+
+def test_a_package_s_card_is_written_beside_ours(tmp_path: Path) -> None:
+    made = trained(tmp_path)
+    source = """
+def write(made, targets, measured, pairs):
+    lines = [f"{one.label}: {measured[one.label]['pass_at_k']['1'][0]}" for one in targets]
+    made.answers.with_name("shiny.txt").write_text("\\n".join([*lines, str(len(pairs))]))
+"""
+    with installed(tmp_path, source, "[oapl.card]\nshiny = shiny:write\n"):
+        evaluate(made, MadeUpSampler, JUDGE)
+    results = card.read(made.card())["results"]
+    lines = made.evaluation().with_name("shiny.txt").read_text().splitlines()
+    assert lines[:-1] == [f"{label}: {one['pass_at_k']['1'][0]}" for label, one in results.items()]
+    assert int(lines[-1]) == len(card.read(made.card())["comparisons"])

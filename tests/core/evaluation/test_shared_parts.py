@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oapl_core.evaluation import questions
-from oapl_core.evaluation.card import read
+from oapl_core.evaluation.cards.card import read
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.workers import Replica, Workers
 from oapl_core.launch import run_stage

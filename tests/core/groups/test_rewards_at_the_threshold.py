@@ -11,10 +11,9 @@ import polars as pl
 import pytest
 
 from oapl_core import tables
-from oapl_core.evaluation.measures import comparisons, judged, measures
-from oapl_core.evaluation.pass_at_k import counts
+from oapl_core.evaluation.measures import comparisons, measures
+from oapl_core.evaluation.scores import Resampling, Score, score
 from oapl_core.groups.build import build
-from oapl_core.reports.scores import Resampling, score
 from oapl_core.rollouts.difficulty import known_so_far
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
@@ -47,13 +46,14 @@ def stored(rewards: list[float], folder: Path) -> list[float]:
 def test_evaluations_and_reports(right_from: float, tmp_path: Path) -> None:
     reward = RewardConfig(right_from=right_from)
     rows = rows_of([[*stored([right_from, below(right_from)], tmp_path)]], right_from)
-    assert counts(judged(rows)) == {"p0": (2, 1)}
-    assert measures(rows, 10, 0, (1,), reward)["pass_at_k"]["1"][0] == 0.5
-    (line,) = comparisons({"a": rows[1:], "b": rows[:1]}, [1], 10, 0)
+    resampling = Resampling(10, 0, reward)
+    assert Score.of("", rows, resampling).judged_P == {"p0": (2, 1)}
+    assert measures(rows, resampling, (1,))["pass_at_k"]["1"][0] == 0.5
+    (line,) = comparisons({"a": rows[1:], "b": rows[:1]}, [1], resampling)
     assert line["difference"] == 1.0
     for dtype in (pl.Float32, pl.Float64):
         frame = pl.DataFrame(rows, schema_overrides={"reward": dtype}, infer_schema_length=None)
-        assert score(frame, Resampling(10, 0, reward))[0].judged_P == {"p0": (2, 1)}
+        assert score(frame, resampling)[0].judged_P == {"p0": (2, 1)}
 
 
 def made_run(folder: Path, right_from: float) -> Run:

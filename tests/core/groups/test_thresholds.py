@@ -10,14 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.evaluation.measures import comparisons, judged, mean_reward, measures, repeat_interval
-from oapl_core.evaluation.pass_at_k import counts, pass_at_k
+from oapl_core.evaluation.measures import comparisons, mean_reward, measures, repeat_interval
+from oapl_core.evaluation.pass_at_k import pass_at_k
+from oapl_core.evaluation.scores import Resampling, Score, score
 from oapl_core.groups.selection import select
 from oapl_core.objectives import Oapl
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.pairs import Dpo
 from oapl_core.objectives.supervised import Rft
-from oapl_core.reports.scores import Resampling, score
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.tables import is_correct
 
@@ -91,18 +91,20 @@ def test_pass_at_k_is_of_correct_answers_and_the_mean_reward_of_all(
     known_rewards = [known(group) for group in groups if known(group)]
     pairs = [(len(rewards), sum(r >= right_from for r in rewards)) for rewards in known_rewards]
     average = np.mean([np.mean(rewards) for rewards in known_rewards])
-    found = measures(rows, 50, 0, (1,), reward)
+    found = measures(rows, Resampling(50, 0, reward), (1,))
     assert found["pass_at_k"]["1"][0] == pytest.approx(np.mean([pass_at_k(n, c, 1) for n, c in pairs]), abs=1e-6)
     assert found["mean_reward"] == pytest.approx(average, abs=1e-9)
     mean, low, high = found["reward"]
     assert low - 1e-6 <= mean <= high + 1e-6 and mean == pytest.approx(average, abs=1e-6)
-    # the report reads the same rows in another way
+    # the report has the same rows as a frame
     frame = pl.DataFrame(rows, schema_overrides={"reward": pl.Float64, "correct": pl.Boolean}, infer_schema_length=None)
     (shown,) = score(frame, Resampling(50, 0, reward))
-    assert shown.judged_P == counts(judged(rows))
+    judged = Score.of("", rows, Resampling(50, 0)).judged_P
+    assert shown.judged_P == judged
+    assert [pair for pair in judged.values() if pair[0]] == pairs
     assert shown.mean_reward is not None and shown.mean_reward.mean == pytest.approx(average, abs=1e-9)
     (plain,) = score(frame, Resampling(50, 0))
-    assert plain.mean_reward is None and plain.judged_P == counts(judged(rows))
+    assert plain.mean_reward is None and plain.judged_P == judged
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=5), min_size=1, max_size=5))
@@ -114,13 +116,13 @@ def test_of_zeros_and_ones_it_is_what_it_was_to_the_last_digit(groups: list[list
     spreads = [c * (n - c) / (n * n * (n - 1)) if n > 1 else 0.25 for n, c in pairs]
     half = round(1.959964 * math.sqrt(2 * math.fsum(spreads)) / len(pairs), 6)
     assert repeat_interval({str(i): group for i, group in enumerate(groups)}) == half
-    assert "reward" not in measures(rows, 10, 0, (1,))
+    assert "reward" not in measures(rows, Resampling(10, 0), (1,))
 
 
 def test_a_threshold_moves_the_difference_of_two_checkpoints() -> None:
     for right_from, expected in ((0.5, 1.0), (1.0, 0.0)):
         first, second = (rows_of([list(rewards)] * 3, right_from) for rewards in ((0.2, 0.4), (0.6, 0.7)))
-        (line,) = comparisons({"a": first, "b": second}, [1], 20, 0)
+        (line,) = comparisons({"a": first, "b": second}, [1], Resampling(20, 0))
         assert line["difference"] == expected
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import ConfigError, OaplError
-from oapl_core.evaluation.wanted import model_of
+from oapl_core.evaluation.folders.wanted import model_of
 from oapl_core.model_files.hub_names import HubModel, hub_model
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.model_files.model_hub import cached, fetched, refuse_unpinned

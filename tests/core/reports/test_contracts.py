@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from oapl_core.objectives.inputs import Loss
-from oapl_core.run_folder.run_record import METRIC_COLUMNS
+from oapl_core.reports.sections.training import METRIC_COLUMNS
 from oapl_core.training.metrics import Counts, StepMeter
 from oapl_extras.compare import tracks
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.reports.forgetting import FOLDER, losses, pairs
+from oapl_core.reports.results import FORGETTING
+from oapl_core.reports.sections.forgetting import losses, pairs
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
@@ -31,7 +32,7 @@ def write_card(run: Run, name: str, change: tuple[float, float, float], foreign:
         "results": {"base": {"pass_at_k": {"1": [0.5]}}, "last": {"pass_at_k": {"1": [0.5 + difference]}}},
         "comparisons": [{"first": "base", "second": "last", "k": k, **numbers} for k in (1, 4)],
     }
-    path = run.root / FOLDER / name / "card.json"
+    path = run.root / FORGETTING / name / "card.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(content))
     return path

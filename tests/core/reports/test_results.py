@@ -5,18 +5,11 @@ from pathlib import Path
 import pytest
 
 from oapl_core import tables
+from oapl_core.evaluation.scores import Resampling, Score
 from oapl_core.reports.headline import headline_table
-from oapl_core.reports.results import (
-    Results,
-    conclusions,
-    heldout_table,
-    kinds_table,
-    results,
-    samples,
-    sets_table,
-    validation_table,
-)
-from oapl_core.reports.scores import Resampling, Score
+from oapl_core.reports.results import Results, conclusions, heldout_table, results
+from oapl_core.reports.sections.answers import samples
+from oapl_core.reports.sections.heldout import kinds_table, sets_table, validation_table
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
 from tests.synthetic_run import Sizes, write_synthetic_run

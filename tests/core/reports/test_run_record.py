@@ -6,13 +6,10 @@ import polars as pl
 import pytest
 
 from oapl_core.reports.blocks import DASH
-from oapl_core.reports.process import (
-    dropped_counts,
-    prompts_note,
-    starts_table,
-    time_table,
-    trust_table,
-)
+from oapl_core.reports.sections.heldout import rollouts_spent
+from oapl_core.reports.sections.rollouts import dropped_counts, prompts_note, trust_table
+from oapl_core.reports.sections.timing import starts_table, time_table
+from oapl_core.reports.sections.training import metrics
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
@@ -47,13 +44,13 @@ def test_samples_spent_count_every_rollout_up_to_the_checkpoint(run: Run) -> Non
     record = RunRecord(run)
     first, second = record.rounds
     assert first.policy_hash is not None
-    assert record.rollouts_spent(first.policy_hash) == 0
-    assert record.rollouts_spent(first.epochs[1]) == first.rollouts
-    assert {record.rollouts_spent(h) for h in second.epochs.values()} == {first.rollouts + second.rollouts}
+    assert rollouts_spent(record, first.policy_hash) == 0
+    assert rollouts_spent(record, first.epochs[1]) == first.rollouts
+    assert {rollouts_spent(record, h) for h in second.epochs.values()} == {first.rollouts + second.rollouts}
 
 
 def test_a_step_without_wrong_or_right_answers_has_no_number(run: Run) -> None:
-    values = RunRecord(run).rounds[0].metrics["log_ratio_right"]
+    values = metrics(RunRecord(run))["round 0"]["log_ratio_right"]
     assert [value != value for value in values] == [False, True, False, False, False, False]
 
 

@@ -16,10 +16,12 @@ from oapl_core.errors import DataError
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
 from oapl_core.reports.alarms import Alarm
+from oapl_core.reports.sections.heldout import rollouts_spent
+from oapl_core.reports.sections.training import METRIC_COLUMNS
 from oapl_core.reports.write import write
 from oapl_core.run_folder.recorded import IMPORTED, POLICIES
 from oapl_core.run_folder.run import Run
-from oapl_core.run_folder.run_record import METRIC_COLUMNS, RunRecord
+from oapl_core.run_folder.run_record import RunRecord
 from tests.synthetic_run import UNTIL, write_synthetic_run
 
 FIGURES = {"pass_at_k.png", "samples_spent.png", "training.png", "dropped.png"}
@@ -153,7 +155,7 @@ def test_a_run_that_got_anywhere_gets_a_report_that_says_what_is_missing(tmp_pat
 def test_a_jump_between_rounds_stands_at_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "round 0 to round 1: answers went from 10 to 40 tokens"
     found = {1: [Alarm("suspicious-jump", line)]}
-    monkeypatch.setattr("oapl_core.reports.compose.alarms", lambda _record, number: found.get(number, []))
+    monkeypatch.setattr("oapl_core.reports.sections.attention.alarms", lambda _record, number: found.get(number, []))
     made = write_synthetic_run(tmp_path)
     write(made)
     text = (made.report / "report.md").read_text()
@@ -224,7 +226,7 @@ def test_a_torn_metrics_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no round of this run made"):
-        RunRecord(write_synthetic_run(tmp_path)).rollouts_spent("0123456789abcdef")
+        rollouts_spent(RunRecord(write_synthetic_run(tmp_path)), "0123456789abcdef")
 
 
 @pytest.mark.parametrize("sampler", ["unknown", "0123456789abcdef"])
@@ -240,7 +242,7 @@ def test_the_base_is_known_where_another_policy_sampled_round_0(tmp_path: Path, 
     base = policy_hash(run.base_model())
     facts = RunRecord(run)
     assert facts.base == base
-    assert [facts.rollouts_spent(base), facts.rollouts_spent(policy_hash(run.checkpoint(0, 1)))] == [0, 48]
+    assert [rollouts_spent(facts, base), rollouts_spent(facts, policy_hash(run.checkpoint(0, 1)))] == [0, 48]
     write(run)
     assert f"| base | {base} |" in (run.report / "report.md").read_text()
     run.evaluation().unlink()

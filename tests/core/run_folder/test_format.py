@@ -8,7 +8,7 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.errors import DataError
-from oapl_core.evaluation.folder import RECORD, EvaluationFolder
+from oapl_core.evaluation.folders.folder import RECORD, EvaluationFolder
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import FORMAT
 from oapl_extras.compare.folder import Comparison

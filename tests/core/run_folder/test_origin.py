@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.changing.forking import fork
-from oapl_core.evaluation.wanted import model_of
+from oapl_core.evaluation.folders.wanted import model_of
 from oapl_core.planning.plan import finished
 from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.ledger import StageEntry

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import ConfigError, DataError, Diverged, StageFailed
+from oapl_core.evaluation.scores import Resampling, Score
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import shipped
 from oapl_core.planning.plan import finished, steps
-from oapl_core.reports.scores import Resampling, Score
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run

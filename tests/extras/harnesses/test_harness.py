@@ -15,7 +15,7 @@ import yaml
 
 from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError, StageFailed
-from oapl_core.evaluation import card_text
+from oapl_core.evaluation.cards import card_text
 from oapl_core.markdown import render
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
 from oapl_extras.harnesses import inspect_harness, lm_eval
@@ -156,7 +156,7 @@ def test_the_card_shows_both_results_beside_each_other() -> None:
         "tasks": {"arc": {"acc,none": 0.25, "n": 3}},
     }
     values = {"harnesses": {"lm-eval": {"tiny": model}}, **card_text.FORMATS}
-    text = render("harnesses.md.jinja", values, "oapl_core.evaluation")
+    text = render("harnesses.md.jinja", values, "oapl_core.evaluation.cards")
     assert "| tiny | 50.0% (40.0%–60.0%) | 52.0% | -2.0 | ±5.00% | 60 | 480 | yes |" in text
     assert "| tiny | arc | acc,none | 0.2500 |" in text
 

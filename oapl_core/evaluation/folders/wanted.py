@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import ConfigError, DataError
-from oapl_core.evaluation.folder import parse
+from oapl_core.evaluation.folders.folder import parse
 from oapl_core.evaluation.measures import ON
 from oapl_core.model_files.hub_names import hub_model
 from oapl_core.model_files.model_hub import fetched, refuse_unpinned

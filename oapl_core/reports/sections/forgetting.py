@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.errors import DataError
-from oapl_core.run_folder.run import Run
+from oapl_core.markdown import render
+from oapl_core.reports import blocks
+from oapl_core.reports.compose import ReportSection
+from oapl_core.reports.results import cards
 from oapl_core.run_folder.run_record import RunRecord
 
-FOLDER = "forgetting"
 
-
-def cards(run: Run) -> list[Path]:
-    """List the cards there are, by name."""
-    return sorted((run.root / FOLDER).glob("*/card.json"))
+def section(record: RunRecord, _folder: Path) -> ReportSection | None:
+    """Show the pass rates before and after; None where nobody measured them."""
+    found = pairs(record)
+    if not found:
+        return None
+    text = render("forgetting.md.jinja", {"pairs": found, "show": blocks}, "oapl_core.reports.sections")
+    return ReportSection(text, tuple(losses(found)))
 
 
 def pairs(record: RunRecord) -> list[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from oapl_core.reports.scores import Resampling, difference, score, shown_ks
+from oapl_core.evaluation.scores import Resampling, difference, score, shown_ks
 from oapl_core.tables import is_correct
 
 RESAMPLING = Resampling(200, 0)

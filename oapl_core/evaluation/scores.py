@@ -1,13 +1,13 @@
-"""Scores of each checkpoint, from the rows of the evaluation; pure.
+"""Scores of each checkpoint, from the rows of the evaluation; pure. Ledger, card, reports and figures count here.
 
 A problem's n is its judged answers: an answer whose verifier broke has no reward and counts neither way. pass@k is the
-mean over the problems with n >= k (evaluation/pass_at_k.py has the unbiased estimator and the bootstrap over problems).
-The bootstrap's seed is the one of the evaluation, so that ledger and report show the same intervals.
+mean over the problems with n >= k (pass_at_k.py has the unbiased estimator and the bootstrap over problems). The
+bootstrap's seed follows from the seed of the run or evaluation alone, so that all of them show the same intervals.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from oapl_core.evaluation.pass_at_k import (
     MeanWithInterval,
@@ -25,6 +25,11 @@ from oapl_core.settings.reward import RewardConfig
 
 if TYPE_CHECKING:
     import polars as pl
+
+Row = Mapping[str, Any]
+"""Judged answer: a row of tables.EVALUATIONS."""
+_COUNTED = ("policy_hash", "problem_id", "reward", "correct", "finish_reason")
+"""Columns that scores are made of."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,20 @@ class Score:
     rewards_P: Mapping[str, float] | None = None
     """problem_id -> mean reward of its judged answers, with `[reward]`; without, that is the share of correct ones."""
 
+    @classmethod
+    def of(cls, checkpoint: str, rows: Sequence[Row], resampling: Resampling) -> Self:
+        """Score the answers of one checkpoint, at least one."""
+        return cls(
+            checkpoint,
+            rows[0]["policy_hash"],
+            answers=len(rows),
+            truncated=sum(row["finish_reason"] == "length" for row in rows),
+            verifier_errors=sum(row["reward"] is None for row in rows),
+            judged_P=counts((row["problem_id"], row["correct"]) for row in rows),
+            resampling=resampling,
+            rewards_P=mean_rewards(earned(rows)) if resampling.reward else None,
+        )
+
     @property
     def mean_reward(self) -> MeanWithInterval | None:
         """Over problems with its interval; None without `[reward]`, or if nothing was judged."""
@@ -89,21 +108,16 @@ class Score:
 
 def score(rows: "pl.DataFrame", resampling: Resampling) -> list[Score]:
     """Score each checkpoint of ``rows`` (tables.EVALUATIONS, one split), in order of first appearance."""
-    import polars as pl
-
+    # through Score.of: rows of a table and of parts must not be counted in two ways
     return [
-        Score(
-            str(checkpoint),
-            mine["policy_hash"][0],
-            answers=len(mine),
-            truncated=len(mine.filter(pl.col("finish_reason") == "length")),
-            verifier_errors=mine["reward"].null_count(),
-            judged_P=counts(mine.select("problem_id", "correct").iter_rows()),
-            resampling=resampling,
-            rewards_P=mean_rewards(mine.select("problem_id", "reward").iter_rows()) if resampling.reward else None,
-        )
+        Score.of(str(checkpoint), mine.select(_COUNTED).to_dicts(), resampling)
         for (checkpoint,), mine in rows.group_by("checkpoint", maintain_order=True)
     ]
+
+
+def earned(rows: Sequence[Row]) -> Iterator[tuple[str, float | None]]:
+    """Take problem_id and reward of each answer."""
+    return ((row["problem_id"], row["reward"]) for row in rows)
 
 
 def difference(before: Score, after: Score, k: int) -> PairedDifference | None:

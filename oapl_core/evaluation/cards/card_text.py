@@ -47,7 +47,7 @@ def markdown(card: Card) -> str:
         "listed": _listed,
         **FORMATS,
     }
-    return render("card.md.jinja", values, "oapl_core.evaluation")
+    return render("card.md.jinja", values, "oapl_core.evaluation.cards")
 
 
 def _averages(card: Card) -> Rows:

@@ -15,7 +15,7 @@ from typing import Any
 
 from oapl_core.devices import versions
 from oapl_core.errors import DataError
-from oapl_core.evaluation.asking import Prompted, style_hash, tokenizer_hash
+from oapl_core.evaluation.cards.identities import Prompted, style_hash, tokenizer_hash
 from oapl_core.evaluation.questions import Target
 from oapl_core.model_files.model_folder import end_token_ids, model_config
 from oapl_core.run_folder.recorded import Recorded
