@@ -83,6 +83,7 @@ def step(options: dict[str, Any], folder: Path) -> dict[str, Any]:
         median = wall[len(wall) // 2]
         first = found[0]["metrics"]
         need = loaded.flops(first["tokens"], first["response_tokens"], first["squared_tokens"])
+        assert loaded.estimate, "on a GPU there is one"
         return {
             "tokens": int(first["tokens"]),
             "tokens_per_s": round(first["tokens"] / median, 1),

@@ -32,8 +32,6 @@ from oapl_core.planning.recomputation import (
 )
 from oapl_core.settings.training import TrainingConfig
 
-CPU_TILE, GPU_TILE = 2**20, 2**26
-"""Logits that exist at once, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products."""
 _GIB = 2**30
 
 
@@ -187,13 +185,3 @@ def _output_layer(training: TrainingConfig, model: ModelSize, tokens: int, tile:
 def _gathered(model: ModelSize) -> float:
     ends = model.vocabulary * model.hidden
     return min(2 * model.parameters, 4 * ends + max(0.0, model.parameters - 2 * ends) / model.layers)
-
-
-def state_remedies(training: TrainingConfig) -> str:
-    """Name settings that make what a rank always holds smaller."""
-    remedies = [
-        "training.offload_optimizer = 'cpu'" if training.offload_optimizer == "none" else "",
-        "a higher training.zero_stage on more ranks" if training.zero_stage < 3 else "more ranks",
-        "[training.adapter]" if training.adapter is None else "",
-    ]
-    return ", ".join(filter(None, remedies))

@@ -8,9 +8,6 @@ from typing import Any
 from oapl_core.model_files.model_folder import positions_of
 from oapl_core.token_columns import TokenColumn, columns_by
 
-OPTIMISER_BYTES = 12
-"""Bytes of a parameter: AdamW's two moments and the weights that it steps, all float32."""
-
 
 @dataclass(frozen=True)
 class ModelSize:

@@ -212,6 +212,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "adapter": "oapl_core.training.model.adapters:Adapted",
         "dtype": "oapl_core.training.model.rounding:rounding",
         "kernels": "oapl_core.training.model.kernels:ChosenKernels",
+        "memory": "oapl_core.training.model.memory:estimated",
         "packing": "oapl_core.training.layouts.packing:Packed",
         "processes": "oapl_core.training.launching:launch_ranks",
         "recompute": "oapl_core.training.model.recomputation:Recomputed",

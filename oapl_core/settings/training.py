@@ -31,6 +31,10 @@ class AdapterConfig(Settings):
     """`merged`: a checkpoint is a plain model; `adapter`: and holds the adapter by itself, in its folder `adapter`."""
 
 
+CPU_TILE, GPU_TILE = 2**20, 2**26
+"""Logits that exist at once, by measurement on a CPU (docs/benchmarks/trainer.md); a GPU wants larger products."""
+OPTIMISER_BYTES = 12
+"""Bytes of a parameter: AdamW's two moments and the weights that it steps, all float32."""
 DEFAULT_MISMATCH = 0.2
 """Difference that is allowed where rounding is not measured, by checkpoints that were made before it was, and at most.
 Nats per token.
@@ -232,3 +236,13 @@ def droppable_epochs(keep: str | int, rounds: int, round_number: int, finished: 
         return range(0)
     newest = 1 if keep == "last" else int(keep)
     return range(1, max(1, finished - newest + 1))
+
+
+def state_remedies(training: TrainingConfig) -> str:
+    """Name settings that make what a rank always holds smaller."""
+    remedies = [
+        "training.offload_optimizer = 'cpu'" if training.offload_optimizer == "none" else "",
+        "a higher training.zero_stage on more ranks" if training.zero_stage < 3 else "more ranks",
+        "[training.adapter]" if training.adapter is None else "",
+    ]
+    return ", ".join(filter(None, remedies))

@@ -29,7 +29,7 @@ from oapl_core.training.examples import Examples
 from oapl_core.training.layouts.batching import epoch_batches
 from oapl_core.training.layouts.placing import places, sent
 from oapl_core.training.metrics import Counts, Metrics, StepMeter
-from oapl_core.training.model.memory import explaining_exhaustion
+from oapl_core.training.model.exhaustion import explaining_exhaustion
 from oapl_core.training.schedule import learning_rate
 from oapl_core.training.scoring import rank_share, scored
 from oapl_core.training.speed import Speedometer

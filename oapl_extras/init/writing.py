@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oapl_core.planning.memory import GPU_TILE, rank_memory
+from oapl_core.planning.memory import rank_memory
 from oapl_core.plugins import names
-from oapl_core.settings.training import TrainingConfig
+from oapl_core.settings.training import GPU_TILE, TrainingConfig
 from oapl_extras.init.looking import DataFacts, ModelFacts
 
 _FLAT_BETA2, _NATS_PER_ADVANTAGE = 0.1, 10.0

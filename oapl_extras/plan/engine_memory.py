@@ -8,10 +8,10 @@ with, captured graphs (a few GB).
 import math
 from dataclasses import dataclass
 
-from oapl_core.planning.memory import GPU_TILE, with_recomputation
+from oapl_core.planning.memory import with_recomputation
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.settings.experiment import EngineConfig, Experiment
-from oapl_core.settings.training import TrainingConfig
+from oapl_core.settings.training import GPU_TILE, TrainingConfig
 
 _GIB = 2**30
 _QUANTISED_BYTES = 0.5

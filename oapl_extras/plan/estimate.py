@@ -19,12 +19,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize
+from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.preflight import ANSWER_BYTES_PER_TOKEN, EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.planning.recomputation import recomputed_share
 from oapl_core.planning.stages import EVALUATION, SAMPLING
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
+from oapl_core.settings.training import OPTIMISER_BYTES
 from oapl_extras.plan.engine_memory import context, engine_memory, mean_square, planned_training, prompt_tokens
 from oapl_extras.plan.speeds import with_speeds
 

@@ -14,12 +14,13 @@ from math import inf
 from oapl_core.devices import CORES_PER_GPU, Gpu, visible_gpus
 from oapl_core.errors import ConfigError
 from oapl_core.files import readable_size
-from oapl_core.planning.memory import GPU_TILE, MemoryEstimate, rank_memory, state_remedies
-from oapl_core.planning.model_size import OPTIMISER_BYTES, ModelSize
+from oapl_core.planning.memory import MemoryEstimate, rank_memory
+from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import Step, finished, steps
 from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
+from oapl_core.settings.training import GPU_TILE, OPTIMISER_BYTES, state_remedies
 from oapl_core.token_columns import column
 from oapl_extras.plan.engine_memory import EngineMemory, context, engine_memory, longest_sequence, planned_training
 from oapl_extras.plan.known_size import known_size

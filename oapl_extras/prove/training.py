@@ -111,7 +111,7 @@ def timed_steps(run: Run, steps: int, rate: float) -> dict[str, Any]:
             "tokens_per_s": measured[0]["tokens"] / best,
             "tflops": need / best / 1e12,
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
-            "estimate_gib": loaded.estimate.total / 2**30,
+            "estimate_gib": loaded.estimate.total / 2**30 if loaded.estimate else None,
         }
 
 

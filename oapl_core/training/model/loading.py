@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError
 from oapl_core.progress import say
 from oapl_core.seeds import derive_seed
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from oapl_core.training.speed import ModelFlops
 
 
+_TINY = 1e8
+"""Weights below which every machine has the memory to train them, and nobody waits for an estimate."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A round's start, ready to be trained."""
@@ -28,8 +33,8 @@ class Loaded:
     stored: "StoredModel"
     engine: "TrainingEngine"
     flops: "ModelFlops"
-    estimate: "MemoryEstimate"
-    """Estimate of a rank's memory."""
+    estimate: "MemoryEstimate | None"
+    """Estimate of a rank's memory; None of a tiny model on CPUs."""
     computed_with: Mapping[str, Any]
     """Kernels, packing and the like that were chosen for this model and machine, for the record."""
 
@@ -46,7 +51,6 @@ def load(job: Job, examples: "Examples") -> Loaded:
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.model.checkpoint import cast, load_model
     from oapl_core.training.model.logprobs import Policy
-    from oapl_core.training.model.memory import estimate_memory, with_recomputation_decided
     from oapl_core.training.speed import ModelFlops
     from oapl_core.training.ways import asked, way
 
@@ -59,17 +63,12 @@ def load(job: Job, examples: "Examples") -> Loaded:
         cast(model, getattr(torch, training.dtype))
     for one in ways:
         one.change(model)
-    ranks, longest = rank_count(), max(examples.lengths)
-    training = with_recomputation_decided(model, training, ranks, longest)
-    assert training.recompute != "auto", "has just been decided"
+    training, estimate = _with_recomputation(model, training, max(examples.lengths))
     # only now: `auto` is decided by the weights that are there, and trained, after every change
     if training.recompute != "none":
         way("recompute", training).change(model)
-    # All three before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that they count.
+    # Before DeepSpeed has the model: ZeRO 3 would leave shards in place of the weights that are counted.
     flops = ModelFlops.of(model)
-    estimate = estimate_memory(model, training, ranks, longest)
-    if not own_rank():
-        say(estimate.line())
     # the first that lays rows out in its own way; else they are padded
     laid_out = (policy for one in ways if (policy := one.policy(model, examples)))
     policy = next(laid_out, None) or Policy(model, examples.temperature, training.logprob_chunk)
@@ -79,6 +78,29 @@ def load(job: Job, examples: "Examples") -> Loaded:
     for one in ways:
         chosen |= one.begin(engine, examples)
     return Loaded(stored, engine, flops, estimate, chosen)
+
+
+def _with_recomputation(
+    model: Any, training: TrainingConfig, longest: int
+) -> "tuple[TrainingConfig, MemoryEstimate | None]":
+    """Decide what `recompute` = auto means, and say how much memory a rank will need, but of a tiny model on CPUs.
+
+    Args:
+        model: a transformers model, changed by every way, before DeepSpeed has it.
+        training: its settings.
+        longest: tokens of the longest sequence.
+    """
+    import torch
+
+    is_tiny = sum(weights.numel() for weights in model.parameters()) < _TINY and not torch.cuda.is_available()
+    if is_tiny and training.recompute == "auto":
+        return training.model_copy(update={"recompute": "none"}), None
+    decided: TrainingConfig
+    estimate: MemoryEstimate
+    decided, estimate = plugins.resolve("training", "memory")(model, training, rank_count(), longest)
+    if not own_rank():
+        say(estimate.line())
+    return decided, estimate
 
 
 def _holder(policy: "Policy", training: TrainingConfig, column: TokenColumn) -> Any:

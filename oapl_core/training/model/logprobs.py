@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oapl_core.planning.memory import CPU_TILE, GPU_TILE
+from oapl_core.settings.training import CPU_TILE, GPU_TILE
 from oapl_core.training.layouts.batching import Deal, packed, padded
 from oapl_core.training.layouts.placing import VARIABLE_LENGTH, bounds, places, response_mask, sent, spread
 from oapl_core.training.model.logits import PLAIN, LogitForm, logit_form

@@ -1,27 +1,25 @@
-"""Memory of a rank: an estimate before training starts, and one clear line when it runs out.
+"""Memory of a rank, estimated before training starts, and what `training.recompute` = auto means there.
 
 How it is estimated, and what is not in it: planning/memory.py.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from oapl_core.errors import StageFailed
-from oapl_core.planning.memory import (
-    CPU_TILE,
-    GPU_TILE,
-    MemoryEstimate,
-    rank_memory,
-    state_remedies,
-    with_recomputation,
-)
+from oapl_core.planning.memory import MemoryEstimate, rank_memory, with_recomputation
 from oapl_core.planning.model_size import ModelSize
-from oapl_core.settings.training import TrainingConfig
+from oapl_core.settings.training import CPU_TILE, GPU_TILE, TrainingConfig
 
-_EXHAUSTED = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc", "alloc_cpu")
+
+def estimated(model: Any, training: TrainingConfig, ranks: int, longest: int) -> tuple[TrainingConfig, MemoryEstimate]:
+    """Return ``training`` with `recompute` decided, and the memory of a rank that then trains.
+
+    Loading finds this by name (``plugins``, kind "training"), where there is a GPU or the model is not a tiny one.
+    """
+    decided = with_recomputation_decided(model, training, ranks, longest)
+    assert decided.recompute != "auto", "has just been decided"
+    return decided, estimate_memory(model, decided, ranks, longest)
 
 
 def estimate_memory(model: Any, training: TrainingConfig, ranks: int, longest: int) -> MemoryEstimate:
@@ -50,42 +48,3 @@ def _sizes(model: Any) -> tuple[ModelSize, int]:
 
 def _tile() -> int:
     return GPU_TILE if torch.cuda.is_available() else CPU_TILE
-
-
-@contextmanager
-def explaining_exhaustion(lengths: Sequence[int] | None, padded: int, training: TrainingConfig) -> Iterator[None]:
-    """Turn an allocation that fails into a line that says which micro-batch it was and what to lower.
-
-    Args:
-        lengths: tokens of the micro-batch's sequences; None: it is the optimiser's step.
-        padded: tokens that it holds, padding included.
-        training: what a person may lower.
-
-    Raises:
-        StageFailed: memory ran out.
-    """
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        if not (isinstance(error, MemoryError) or any(sign in str(error) for sign in _EXHAUSTED)):
-            raise
-        if lengths is None:
-            raise StageFailed(f"out of memory in the optimiser's step: try {state_remedies(training)}") from None
-        rows = f"{len(lengths)} sequences, {padded} tokens, longest {max(lengths, default=0)}"
-        raise StageFailed(f"out of memory in a micro-batch of {rows}: {_remedy(lengths, training)}") from None
-
-
-def _remedy(lengths: Sequence[int], training: TrainingConfig) -> str:
-    recompute = "training.recompute = 'all'" if training.recompute != "all" else ""
-    if len(lengths) > 1:
-        lower = f"lower training.tokens_per_micro_batch (now {training.tokens_per_micro_batch})"
-        return lower + (f", or set {recompute}" if recompute else "")
-    remedies = [
-        recompute,
-        f"a lower training.logprob_chunk (now {training.logprob_chunk})",
-        "a higher training.zero_stage on more ranks" if training.zero_stage < 3 else "",
-        "training.offload_optimizer = 'cpu'" if training.offload_optimizer == "none" else "",
-        "a higher training.sequence_parallel on more ranks",
-        "a lower sampling.max_tokens",
-    ]
-    return "a single sequence cannot be cut; try " + ", ".join(filter(None, remedies))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oapl_core.errors import StageFailed
 from oapl_core.files import size_of
-from oapl_core.planning.model_size import OPTIMISER_BYTES
+from oapl_core.settings.training import OPTIMISER_BYTES
 from oapl_core.training.job import Job
 
 _WEIGHTS = (".safetensors", ".bin")

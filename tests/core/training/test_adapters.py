@@ -31,7 +31,7 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path, many_rows: list[dict[str, Any]]) -> Run:
     """Two epochs of which only adapters were trained."""
-    run = make_run(tmp_path_factory.mktemp("adapted"), sharp_model, epochs=2, adapter=ADAPTER)
+    run = make_run(tmp_path_factory.mktemp("adapted"), sharp_model, epochs=2, adapter=ADAPTER, recompute="none")
     write_groups(run, many_rows)
     assert "memory of a rank, estimated: " in train_in_a_process(run)
     return run

@@ -13,12 +13,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from oapl_core.errors import StageFailed
-from oapl_core.planning.memory import CPU_TILE, with_recomputation
+from oapl_core.planning.memory import with_recomputation
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.recomputation import CHOICES, Recomputation
-from oapl_core.settings.training import TrainingConfig
+from oapl_core.settings.training import CPU_TILE, TrainingConfig
+from oapl_core.training.model.exhaustion import explaining_exhaustion
+from oapl_core.training.model.loading import _with_recomputation
 from oapl_core.training.model.logprobs import Policy
-from oapl_core.training.model.memory import estimate_memory, explaining_exhaustion, with_recomputation_decided
+from oapl_core.training.model.memory import estimate_memory, with_recomputation_decided
 from oapl_core.training.model.recomputation import recompute
 from tests.core.training.made_round import made_groups, make_run, write_groups
 from tests.core.training.plain_engine import PlainEngine
@@ -100,6 +102,15 @@ def test_without_a_gpu_activations_are_recomputed_from_a_billion_weights() -> No
         training = TrainingConfig.model_validate({"recompute": given})
         decided = [with_recomputation(training, size, 1, 64, CPU_TILE, None).recompute for size in (small, large)]
         assert decided == found
+
+
+def test_a_tiny_model_on_cpus_is_trained_without_an_estimate_unless_somebody_chooses(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(write_tiny_model(tmp_path))
+    decided, estimate = _with_recomputation(model, FLOAT32, TOKENS)
+    assert estimate is None
+    assert decided == with_recomputation_decided(model, FLOAT32, 1, TOKENS), "as the estimate would decide"
+    chosen, estimate = _with_recomputation(model, FLOAT32.model_copy(update={"recompute": 2}), TOKENS)
+    assert estimate is not None and (chosen.recompute, estimate.recompute) == (2, 2)
 
 
 def test_finished_checkpoints_do_not_depend_on_where_activations_were_kept() -> None:

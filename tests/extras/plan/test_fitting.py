@@ -8,11 +8,12 @@ import pytest
 
 from oapl_core.devices import Gpu
 from oapl_core.errors import ConfigError
-from oapl_core.planning.memory import GPU_TILE, rank_memory
+from oapl_core.planning.memory import rank_memory
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import round_steps, steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
+from oapl_core.settings.training import GPU_TILE
 from oapl_extras.plan.engine_memory import engine_memory
 from oapl_extras.plan.fitting import Fit, Machine, Obstacle, look_ahead
 from oapl_extras.plan.known_size import known_size
