@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from oapl_core.run_folder.ledger import ForkEntry
 from oapl_core.run_folder.optimizer_state import has_state
 from oapl_core.run_folder.run import Run, round_name
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import differences, with_overrides
+from oapl_core.settings.experiment_file import apply, differences, parse_experiment
 
 _ALWAYS_SHARED = ("problems", "model", "pretrain")
 """Settings of the steps before the first round."""
@@ -55,6 +55,18 @@ def fork(parent: Run, name: str, number: int, overrides: Sequence[str] = (), sta
     """
     config = with_overrides(parent.config, [f"name={json.dumps(name)}", *overrides], f"fork of {parent.root}")
     return fork_as(parent, config, number, stage, parent.place(config.run_dir))
+
+
+def with_overrides(experiment: Experiment, overrides: Iterable[str], where: str) -> Experiment:
+    """Return ``experiment`` with ``key.sub=value`` changes; ``where`` names its origin in the one-line error.
+
+    Raises:
+        ConfigError: as ``load_experiment``.
+    """
+    values = experiment.model_dump(mode="json")
+    for override in overrides:
+        apply(values, override)
+    return parse_experiment(values, where)
 
 
 def fork_as(parent: Run, config: Experiment, number: int, stage: str | None, root: Path) -> Fork:

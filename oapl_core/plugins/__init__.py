@@ -213,6 +213,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "dtype": "oapl_core.training.model.rounding:rounding",
         "kernels": "oapl_core.training.model.kernels:ChosenKernels",
         "memory": "oapl_core.training.model.memory:estimated",
+        "optimizer_state": "oapl_core.run_folder.optimizer_state:require_state",
         "packing": "oapl_core.training.layouts.packing:Packed",
         "processes": "oapl_core.training.launching:launch_ranks",
         "recompute": "oapl_core.training.model.recomputation:Recomputed",

@@ -54,18 +54,6 @@ def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     return values
 
 
-def with_overrides(experiment: Experiment, overrides: Iterable[str], where: str) -> Experiment:
-    """Return ``experiment`` with ``key.sub=value`` changes; ``where`` names its origin in the one-line error.
-
-    Raises:
-        ConfigError: as ``load_experiment``.
-    """
-    values = experiment.model_dump(mode="json")
-    for override in overrides:
-        apply(values, override)
-    return parse_experiment(values, where)
-
-
 def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
     """Validate ``values``; ``where`` names their origin in the one-line error."""
     return parse_as(Experiment, values, where)

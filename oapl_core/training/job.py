@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from oapl_core import plugins
 from oapl_core.errors import DataError
 from oapl_core.objectives import Method
-from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.recorded import named_policies
 from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
@@ -181,6 +181,6 @@ def make_job(run: Run, round_number: int) -> Job:
         # an input by its hash in the ledger, also when it is deleted: the round's own deletion must not undo it
         before = run.optimizer_state(round_number - 1)
         if run.name(before) not in run.ledger.artifacts():
-            require_state(run, round_number)
+            plugins.resolve("training", "optimizer_state")(run, round_number)
         inputs.append(before)
     return Job(run, round_number, epochs, run.inputs(inputs), settings)

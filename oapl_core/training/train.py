@@ -16,7 +16,6 @@ from oapl_core.errors import ConfigError, DataError, Interrupted
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.progress import say
 from oapl_core.run_folder.following import observer
-from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 from oapl_core.training.epochs import train_epochs
@@ -50,8 +49,8 @@ def train(run: Run, round_number: int) -> None:
         say(f"{job.title}: all {job.epochs} epochs are trained")
         return
     # Everything that can be refused without a model comes first: it costs seconds, loading costs minutes.
-    if not job.is_trained:
-        require_state(job.run, job.round_number)
+    if not job.is_trained and job.run.config.continues_optimizer(job.round_number):
+        plugins.resolve("training", "optimizer_state")(job.run, job.round_number)
     observer("trackers", job.run, say)  # refuses a tracker that cannot be used
     examples = _examples(job)
     if own_rank() is None:  # once for all ranks, by the process that starts them or is the only one

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from oapl_core import __version__
+from oapl_core.changing.forking import with_overrides
 from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.experiment_file import with_overrides, write_settings
+from oapl_core.settings.experiment_file import write_settings
 from tests.site.browser import told_by
 from tests.synthetic_run import Sizes, write_synthetic_run
 

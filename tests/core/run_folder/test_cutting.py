@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from oapl_core.changing.forking import with_overrides
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.cutting import problems_per_part
 from oapl_core.run_folder.run import Run, parts_of
-from oapl_core.settings.experiment_file import with_overrides
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 
 PROBLEMS = {"train": [[5, i] for i in range(130)], "validation": [[6]], "heldout": [[7]]}

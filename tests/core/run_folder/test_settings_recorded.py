@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from oapl_core.changing.forking import fork
+from oapl_core.changing.forking import fork, with_overrides
 from oapl_core.errors import ConfigError, DataError, LedgerError
 from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.experiment_file import with_overrides
 from oapl_extras.remote.mirror import Mirror
 from tests.extras.remote.test_mirror import sampled
 from tests.synthetic_run import write_synthetic_run
