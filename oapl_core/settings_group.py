@@ -12,6 +12,8 @@ Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 def _marked(schema: dict[str, Any], group: type["Settings"]) -> None:
     for name in group.changes_nothing:
         schema["properties"][name]["changesNothing"] = True
+    for name in group.may_change:
+        schema["properties"][name]["mayChange"] = True
 
 
 class Settings(BaseModel):
@@ -28,7 +30,11 @@ class Settings(BaseModel):
     decided: ClassVar[Mapping[str, str]] = {}
     """Keys that people look for here and that are no choice: each with the reason, for the error's line."""
     changes_nothing: ClassVar[frozenset[str]] = frozenset()
-    """Fields that change no number: where something is, how fast or how safely it is done, what is shown."""
+    """Fields that change no number but by rounding: where something is, how fast or how safely it is done, what is
+    shown."""
+
+    may_change: ClassVar[frozenset[str]] = frozenset()
+    """Fields among them that may be others each time an unfinished run is continued."""
 
     @property
     def slice(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from deployments.arguments import OpenedRun
 from deployments.step_tables import print_plan, print_times
 from deployments.terminal import console, numbers_table, print_json, tell
 from oapl_core.planning.plan import finished, steps, times
+from oapl_core.run_folder import machines
 from oapl_core.run_folder.draws import draw_file, told
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run
@@ -33,6 +34,8 @@ def status(
         entry = run.ledger.artifacts().get(run.name(draw_file(run, number)))
         if entry:
             tell(f"round {number} {told(entry.details)}")
+        if trained := machines.told(run, number):
+            tell(f"round {number} trained {trained}")
     _print_artifacts(run, parts)
     print_times(run)
 

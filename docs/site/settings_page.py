@@ -11,6 +11,11 @@ from oapl_core.settings.rows import sources
 from oapl_extras.compare.settings import ComparisonConfig
 
 Schema = dict[str, Any]
+_MARKS = {
+    "changesNothing": "*Changes no number.*",
+    "mayChange": "*May be another each time an unfinished run is continued.*",
+}
+"""Words about a setting, by the mark in its schema."""
 _ROW = re.compile(r"\| `(?P<key>\w+)`\{#(?P<path>[^}]+)\} \|.*\| (?P<meaning>[^|]*) \|$")
 HEAD = """\
 # Settings
@@ -98,7 +103,8 @@ def _table(schema: Schema, prefix: str) -> str:
     rows = []
     for key, field in fields.items():
         named = f"`{key}`{_anchor(field, prefix + key)}"
-        meaning = _text(field) + (" *Changes no number.*" if "changesNothing" in field else "")
+        marks = [word for key, word in _MARKS.items() if key in field]
+        meaning = " ".join([_text(field), *marks])
         cells = (named, _values(field, prefix + key), _default(field, key in needed), meaning)
         rows.append(f"| {' | '.join(cells)} |\n")
     return "\n| key | values | default | meaning |\n|---|---|---|---|\n" + "".join(rows)

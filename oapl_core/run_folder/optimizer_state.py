@@ -17,7 +17,8 @@ def require_state(run: Run, number: int) -> None:
         return
     name = run.name(run.optimizer_state(number - 1))
     removal = run.ledger.removals().get(name)
-    why = f"was removed ({removal.rule})" if removal else "is not there"
+    there = "is of an earlier version" if run.optimizer_state(number - 1).is_dir() else "is not there"
+    why = f"was removed ({removal.rule})" if removal else there
     first = number - 1
     while first > 0 and not has_state(run, first - 1):
         first -= 1
@@ -30,7 +31,10 @@ def require_state(run: Run, number: int) -> None:
 
 
 def has_state(run: Run, number: int) -> bool:
-    """Tell whether the state that round ``number`` left is on the disk."""
+    """Tell whether the state that round ``number`` left is on the disk, in the form that is read."""
     path = run.optimizer_state(number)
-    recorded = run.name(path) in run.ledger.artifacts() and run.name(path) not in run.ledger.removals()
-    return recorded and path.is_dir()
+    entry = run.ledger.artifacts().get(run.name(path))
+    if entry is None or entry.artifact in run.ledger.removals() or not path.is_dir():
+        return False
+    # DeepSpeed's own files of one number of ranks, as earlier versions left them
+    return "layout" not in entry.details

@@ -19,6 +19,7 @@ from oapl_core.files import fsync, give_usual_mode, mtime_ns, sha256_of, size_of
 from oapl_core.progress import say
 from oapl_core.run_folder.integrity import damage, is_unchanged
 from oapl_core.run_folder.ledger import ArtifactEntry, Ledger
+from oapl_core.settings.training import TrainingConfig
 
 _TEMPORARY = ".tmp-"
 IMPORTED = "imported_from"
@@ -113,7 +114,7 @@ class Recorded:
         if entry is None:
             return False
         made_here = IMPORTED not in entry.details
-        if made_here and (dict(entry.inputs) != dict(inputs) or dict(entry.config) != _plain(config)):
+        if made_here and (dict(entry.inputs) != dict(inputs) or _counted(entry.config) != _plain(config)):
             return False
         wrong = None if entry.artifact in self.ledger.removals() else damage(path, entry)
         if wrong and path not in self._named:
@@ -161,6 +162,15 @@ class Recorded:
                 draft.identity,
             )
         )
+
+
+def _counted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what earlier versions recorded of a training and no number depends on."""
+    # else a run that was begun before would train its finished rounds again
+    training = config.get("training")
+    if not isinstance(training, Mapping):
+        return dict(config)
+    return {**config, "training": {k: v for k, v in training.items() if k not in TrainingConfig.changes_nothing}}
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

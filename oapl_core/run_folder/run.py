@@ -28,9 +28,8 @@ from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import check_format, differences, parse_experiment, write_settings
+from oapl_core.settings.training import TrainingConfig
 
-MAY_CHANGE = {"alarms", "estimate", "fleet", "mirror", "observers", "runs_dir", "sampler", "time_limits_h"}
-"""Settings that say where and how a run is kept going, not what it is."""
 DRAW_FILE, ROLLOUTS_DIR, GROUPS_FILE = "1_draw.parquet", "1_rollouts", "3_groups.parquet"
 VERDICTS_DIR, VERDICTS_CHOICE = "2_verdicts", "2_verdicts.json"
 REFERENCE_FILE, CHECKPOINT_DIR, EVALUATION_DIR = "3_reference.parquet", "4_checkpoint", "5_evaluation"
@@ -51,6 +50,14 @@ def parts_of(folder: Path) -> list[Path]:
 def round_name(number: int) -> str:
     """Name of the folder of round ``number``, counted from 0, below the run folder."""
     return f"round_{number:02d}"
+
+
+def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what may change while a run is unfinished, of an experiment's settings as JSON has them."""
+    kept = {key: value for key, value in config.items() if key not in Experiment.may_change}
+    if isinstance(training := kept.get("training"), Mapping):
+        kept["training"] = {key: value for key, value in training.items() if key not in TrainingConfig.may_change}
+    return kept
 
 
 def refuse_changed(recorded: Sequence[SettingsEntry], config: Mapping[str, Any], where: object) -> None:
@@ -133,7 +140,7 @@ class Run(Recorded):
 
     def _changes(self, config: Experiment) -> list[str]:
         """Name the settings of ``config`` that make another run of it, in words."""
-        before, now = (c.model_dump(mode="json", exclude=MAY_CHANGE) for c in (self.config, config))
+        before, now = (lasting(c.model_dump(mode="json")) for c in (self.config, config))
         return differences(before, now)
 
     @property

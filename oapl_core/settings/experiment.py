@@ -132,9 +132,8 @@ class SamplingConfig(Settings):
 class Experiment(Settings):
     """A whole run: N rounds from one base model, then its evaluation and report."""
 
-    changes_nothing = frozenset(
-        "runs_dir cache_dir engine_python mirror sampler fleet observers report alarms estimate time_limits_h".split()
-    )
+    may_change = frozenset("alarms estimate fleet mirror observers runs_dir sampler time_limits_h".split())
+    changes_nothing = may_change | {"cache_dir", "engine_python", "report"}
     decided: ClassVar[Mapping[str, str]] = {
         "warm_start": "it is a round now, the first [[rounds]] with rows = {demonstrations = FILE}, its own epochs and "
         "training = {batch_size = 128, learning_rate = 2e-5}",

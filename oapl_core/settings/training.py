@@ -46,11 +46,16 @@ _LEAST_MISMATCH, _ROUNDINGS = 0.02, 3.0
 class TrainingConfig(Settings):
     """Settings of DeepSpeed and the optimiser (paper, appendix A)."""
 
-    # who starts ranks changes no number, nor does it where activations are kept
-    changes_nothing = frozenset(
-        "trackers peak_tflops save_minutes save_steps keep_checkpoints optimizer_state launcher recompute".split()
+    may_change = frozenset(
+        (
+            *("processes", "launcher", "zero_stage", "offload_optimizer", "offload_parameters", "sequence_parallel"),
+            *("tokens_per_micro_batch", "recompute", "save_minutes", "save_steps", "keep_checkpoints", "trackers"),
+            "peak_tflops",
+        )
     )
-    """A round's inputs say whether it continues another's optimiser."""
+    """Settings that say who takes sums, in which order, and what is kept of them."""
+    # a round's inputs say whether it continues another's optimiser
+    changes_nothing = may_change | {"optimizer_state"}
     decided = _FORMERLY
 
     batch_size: PositiveInt = 256
@@ -84,7 +89,7 @@ class TrainingConfig(Settings):
     optimizer_state: Literal["fresh", "continued"] = "fresh"
     """Beginning of a later round's optimiser. `fresh`: empty moments and the exported weights. `continued`: the end of
     the round before, in float32, so that all rounds are one training (paper, Algorithm 1). The learning rate is then
-    constant, and the state, about 14 bytes a parameter, is kept until the next round is trained.
+    constant, and the state, 12 bytes a parameter, is kept until the next round is trained.
     """
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Decoupled weight decay, multiplied by the learning rate as torch and DeepSpeed do."""

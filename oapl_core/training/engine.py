@@ -8,21 +8,18 @@ sequence (``sequence_parallel.py``): each brings the gradient of its own tokens,
 
 import logging
 import os
-import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from oapl_core import plugins
 from oapl_core.devices import free_port
-from oapl_core.errors import ConfigError, DataError
-from oapl_core.files import fsync
+from oapl_core.errors import ConfigError
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.ranks import own_rank, rank_count
+from oapl_core.training.saving.pieces import read_pieces, write_pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,9 +27,6 @@ if TYPE_CHECKING:
     from oapl_core.training.model.logprobs import Policy
 
 T = TypeVar("T")
-_STATE = "state"
-_ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""Variable of the environment that torch.load obeys, whatever its caller says."""
 _PATIENCE = timedelta(hours=2)
 """How long ranks wait for one that exports and checks a large checkpoint; one that died is noticed by its launcher."""
 _HANG = timedelta(minutes=20)
@@ -66,6 +60,8 @@ class TrainingEngine:
         _prepare_environment(training.compile)
         import deepspeed
 
+        from oapl_core.training.saving.partition import Partition
+
         self._join()
         cuda = self.device.type == "cuda"
         if training.sequence_parallel > 1:
@@ -73,21 +69,20 @@ class TrainingEngine:
         config = settings(training, self.ranks)
         if training.zero_stage == 3:
             plugins.resolve("training", "zero_stage")(training).shard(self, policy, deepspeed, config)
-        self._constants: dict[str, Any] = {
-            "betas": training.adam_betas,
-            "eps": training.adam_eps,
-            "weight_decay": training.weight_decay,
-        }
         optimizer = torch.optim.AdamW(
             [p for p in policy.parameters() if p.requires_grad],
             lr=training.learning_rate,
-            # without it a GPU needs room for a second copy of gradients and moments in every step
-            fused=(cuda and training.offload_optimizer == "none") or None,
-            **self._constants,
+            # without it a GPU needs room for a second copy of gradients and moments in every step, and a host takes
+            # five times as long; on CPUs alone it would change the last digits of what was trained before
+            fused=(cuda or training.offload_optimizer == "cpu") or None,
+            betas=training.adam_betas,
+            eps=training.adam_eps,
+            weight_decay=training.weight_decay,
         )
         self._engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
         self.policy, policy.device = policy, self.device
         self._zero_stage = training.zero_stage
+        self._partition = Partition(self._engine, training.zero_stage)
 
     def _join(self) -> None:
         """Take this rank's device and join the others."""
@@ -223,23 +218,20 @@ class TrainingEngine:
         """Wait until every rank is here."""
         self._dist.barrier(group=self._patient_group)
 
-    def save(self, folder: Path) -> None:
-        """Write weights and optimiser state into ``folder``; every rank calls it."""
-        self._engine.save_checkpoint(str(folder), tag=_STATE)
-        for own in folder.rglob(f"*pp_rank_{self.rank}_*"):  # on a shared disk nobody else can wait for what we wrote
-            fsync(own)
+    def save(self, folder: Path) -> dict[str, str]:
+        """Write this rank's part of the state into ``folder``; returns the SHA-256 of its file by its name."""
+        name = f"rank_{self.rank:05d}.safetensors"
+        own = self._partition.own_pieces(self.rank, self.ranks)
+        return {name: write_pieces(folder / name, own, self._partition.updates)}
 
     def load(self, folder: Path) -> None:
-        """Continue from what ``save`` wrote; every rank calls it.
+        """Continue from what so many ranks as there were then have saved in ``folder``; every rank calls it.
 
         Raises:
-            DataError: a file holds what no state holds, perhaps a program: nothing of it was run.
+            DataError: it is the state of another model, or no state.
         """
-        with _without_programs(folder):
-            loaded, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
-        assert loaded is not None, f"{folder}: is recorded but holds no state"
-        for group in self._engine.optimizer.param_groups:
-            group.update(self._constants)  # a round that continues from another's state has its own settings
+        partition = self._partition
+        partition.take(read_pieces(folder, partition.sizes, partition.pieces()))
 
     def weights(self) -> "dict[str, Tensor]":
         """Gather every weight by the policy's own name, complete on the first rank; every rank calls it."""
@@ -251,35 +243,6 @@ class TrainingEngine:
         """Leave the process group."""
         self._engine.destroy()
         self._dist.destroy_process_group()
-
-
-@contextmanager
-def _without_programs(folder: Path) -> Iterator[None]:
-    """Have every ``torch.load`` refuse what is neither tensors, plain values nor one of DeepSpeed's own records.
-
-    DeepSpeed's files are pickles, which can run anything, and it reads them as such; a state may come from a mirror.
-    """
-    import torch
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    before = os.environ.get(_ONLY_WEIGHTS)
-    os.environ[_ONLY_WEIGHTS] = "1"
-    try:
-        with torch.serialization.safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]):
-            yield
-    except UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"names {found[1]}, which no state does" if found else "is no state"
-        raise DataError(
-            f"{folder}: a file of this saved state {what}; nothing of it was run: delete the folder and run again, and "
-            "do not use the mirror that it came from"
-        ) from None
-    finally:
-        os.environ.pop(_ONLY_WEIGHTS)
-        if before is not None:
-            os.environ[_ONLY_WEIGHTS] = before
 
 
 def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
@@ -296,7 +259,7 @@ def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
         "gradient_clipping": training.max_grad_norm,
         "zero_optimization": {"stage": training.zero_stage},
         "zero_allow_untested_optimizer": True,
-        # DeepSpeed's own optimiser for offloading would be compiled here; torch's makes the same step
+        # DeepSpeed's own optimiser for offloading wants a compiler and minutes; torch's fused one is nearly as fast
         "zero_force_ds_cpu_optimizer": False,
         # each gradient joins the float32 sum as soon as it is there, and its 16 bits are given back: the same sum
         "bf16": {"enabled": training.dtype == "bfloat16", "immediate_grad_update": True},

@@ -15,8 +15,8 @@ from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.warnings import batch_too_large
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.following import Observer, observer
+from oapl_core.run_folder.machines import TRAINED_ON, spans
 from oapl_core.run_folder.run import METRICS_FILE
-from oapl_core.seeds import derive_seed
 from oapl_core.training.interruption import StopRequest
 from oapl_core.training.job import Job
 from oapl_core.training.saving.continuation import hand_on
@@ -85,12 +85,6 @@ def _train_epoch(
     job: Job, trainer: "Trainer", reached: Reached, report: Callable[["Metrics"], None], saving: Saving
 ) -> None:
     """Train the steps of an epoch that are not done yet; appends their metrics to ``reached``."""
-    import torch
-
-    if not reached.rows:  # otherwise the generator's state came with the rest
-        # nothing draws from it today; a model with dropout would, and must draw the same after a resume
-        seed = derive_seed(trainer.seed, "training", job.round_number, reached.epoch, trainer.engine.rank)
-        torch.manual_seed(seed)
     steps = trainer.steps_per_epoch
 
     def on_step(step: "Metrics") -> None:
@@ -159,6 +153,7 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
     return {
         "policy_hash": identity,
         "epoch": steps[0]["epoch"],
+        TRAINED_ON: spans(steps),
         "steps": len(steps),
         "sequences": sequences,
         "tokens": tokens,

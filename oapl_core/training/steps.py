@@ -118,6 +118,8 @@ class Trainer:
         rows, old, lag_S = [], dict[int, torch.Tensor](), self.examples.lag_S
         for number, batch in list(enumerate(batches))[skip:]:
             start = time.monotonic()
+            # nothing draws from it today; a model with dropout would, and must draw the same after a resume
+            torch.manual_seed(derive_seed(self.seed, "training", self.round_number, epoch, number, self.engine.rank))
             if number % refresh == 0:
                 # pi_old of the first batch is the policy itself
                 later = [row for other in batches[number + 1 : number + refresh] for row in other]
@@ -131,6 +133,8 @@ class Trainer:
                 "policy_lag": self.lag_steps + step,
                 **({} if lag_S is None else {"row_lag": float(lag_S[batch].mean())}),
                 "learning_rate": rate,
+                "ranks": self.engine.ranks,
+                "zero_stage": self.training.zero_stage,
                 **self.step(batch, lengths, rate, old if number % refresh else {}),
             }
             metrics["seconds"] += scoring_s

@@ -22,8 +22,8 @@ from oapl_core.training.epochs import train_epochs
 from oapl_core.training.examples import UNKNOWN, Examples, read_examples
 from oapl_core.training.interruption import StopRequest, listening
 from oapl_core.training.job import Job, make_job
-from oapl_core.training.ranks import own_rank, rank_count
-from oapl_core.training.saving.continuation import drop_unfinished, refuse_other_layout
+from oapl_core.training.ranks import own_rank
+from oapl_core.training.saving.continuation import drop_unfinished
 from oapl_core.training.saving.disk import check_room
 from oapl_core.training.saving.retention import delete_leftovers
 from oapl_core.training.saving.state import resume
@@ -60,7 +60,6 @@ def train(run: Run, round_number: int) -> None:
         if job.training.processes > 1 or job.training.has_nodes:
             plugins.resolve("training", "processes")(job)
             return
-    refuse_other_layout(job, rank_count())
     request = StopRequest(job.stop_file)
     with listening(request.ask):
         _train_rank(job, examples, request)

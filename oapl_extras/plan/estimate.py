@@ -125,7 +125,7 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "evaluation": evaluation.tokens * (ANSWER_BYTES_PER_TOKEN + EVALUATION_BYTES_PER_TOKEN),
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
-    bytes_of_states = states * model.parameters * (width + OPTIMISER_BYTES)
+    bytes_of_states = states * model.parameters * OPTIMISER_BYTES
     sampled_h = sum(one.sampling_h for one in rounds) / _engine_gpus(experiment, SAMPLING.verb)
     measured_h = evaluation.sampling_h / _engine_gpus(experiment, EVALUATION.verb)
     trained_h = sum(one.training_h for one in rounds)

@@ -300,7 +300,7 @@ def _disk(run: Run, model: ModelSize | None) -> Iterator[Obstacle]:
     if model is None:
         return
     width = 2 if run.config.training.dtype == "bfloat16" else 4
-    needed = model.parameters * (width + 2 * (width + OPTIMISER_BYTES))
+    needed = model.parameters * (width + 2 * OPTIMISER_BYTES)
     folder = next(path for path in (run.root, *run.root.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:

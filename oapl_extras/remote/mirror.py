@@ -26,7 +26,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import read_record, sha256_of
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry, Records, SettingsEntry, artifacts_of, records_of
-from oapl_core.run_folder.run import MAY_CHANGE, Run, refuse_changed
+from oapl_core.run_folder.run import Run, lasting, refuse_changed
 from oapl_core.run_folder.storage import classify
 from oapl_core.settings.experiment_file import check_format, parse_experiment, write_record
 from oapl_extras.remote.foreign_names import inside, is_inside, refuse_foreign
@@ -211,8 +211,9 @@ class Mirror:
         entries = records.artifacts
         settings = {**self._settings_of(record), "started_in": str(Path.cwd())}
         # what may change is sent before the line that says so
-        config = {key: value for key, value in settings["config"].items() if key not in MAY_CHANGE}
-        recorded = [SettingsEntry.of({k: v for k, v in e.config.items() if k in config}) for e in records.settings]
+        config = lasting(settings["config"])
+        before = [lasting(entry.config) for entry in records.settings]
+        recorded = [SettingsEntry.of({k: v for k, v in one.items() if k in config}) for one in before]
         refuse_changed(recorded, config, f"{self._url}: {_RUN}")
         run = Run(root, parse_experiment(settings["config"], self._url), Path.cwd())
         (root / "logs").mkdir(parents=True, exist_ok=True)

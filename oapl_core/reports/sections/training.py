@@ -9,6 +9,7 @@ from oapl_core.markdown import render
 from oapl_core.reports.blocks import DASH, Table, table, whole
 from oapl_core.reports.compose import Figure, ReportSection
 from oapl_core.reports.drawing import draw_training
+from oapl_core.run_folder import machines
 from oapl_core.run_folder.run import METRICS_FILE
 from oapl_core.run_folder.run_record import RoundRecord, RunRecord, metric_lines
 
@@ -85,6 +86,7 @@ def training_table(record: RunRecord, trained: Mapping[str, Metrics]) -> Table:
     ways = sorted({", ".join(f"training.{key}: {value}" for key, value in one.items()) for one in found})
     note = "Log-ratio: sum over an answer of ln policy - ln behavior, nats."
     note += f" Computed with {'; or with '.join(ways)}." if ways else ""
+    note += "".join(f" {r.label}: {told}." for r in record.rounds if (told := machines.told(record.run, r.number)))
     return table("Means over the steps of each epoch", ("round", "epoch>", "steps>", *_MEANS), rows, note)
 
 

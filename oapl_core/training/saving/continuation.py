@@ -1,21 +1,20 @@
 """One optimiser through all rounds (`training.optimizer_state = "continued"`; paper, Algorithm 1).
 
-A round that is not the last writes 4_checkpoint/<objective>/optimizer_state: DeepSpeed's weights as the optimiser steps
-them (float32) and both moments, each rank's share by itself. The next round's training begins from that state, not from
-the exported weights. It deletes the state when the round is trained, so that two lie on the disk at most. Reads the
-ledger.
+A round that is not the last writes 4_checkpoint/<objective>/optimizer_state: weights as the optimiser steps them
+(float32) and both moments. It is in pieces that any number of ranks reads (``pieces.py``). The next round's training
+begins from that state, not from the exported weights. It deletes the state when the round is trained, so that two lie
+on the disk at most. Reads the ledger.
 """
 
 import shutil
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oapl_core.errors import DataError
 from oapl_core.progress import say
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.recorded import Draft, temporary
-from oapl_core.settings.training import TrainingConfig
 
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
@@ -23,32 +22,6 @@ if TYPE_CHECKING:
 
 LET_GO = "the next round is trained"
 """Why a state was deleted, in the ledger."""
-_LAYOUT = {"zero_stage", "dtype", "offload_optimizer", "offload_parameters", "deepspeed"}
-"""Settings that say how DeepSpeed divides a state over ranks and files."""
-
-
-def refuse_other_layout(job: "Job", ranks: int) -> None:
-    """Refuse to continue the optimiser of the round before with another layout; no check where a round does not.
-
-    Raises:
-        DataError: the state was written by another number of ranks, or divided over them in another way.
-    """
-    if not job.run.config.continues_optimizer(job.round_number):
-        return
-    path = job.run.optimizer_state(job.round_number - 1)
-    before = job.run.ledger.artifacts()[job.run.name(path)].details["layout"]
-    now = _layout(job.run.config.training, ranks)
-    changed = [f"{key} = {before.get(key)}, now {now[key]}" for key in now if before.get(key) != now[key]]
-    if changed:
-        raise DataError(
-            f"{path}: was written with {'; '.join(changed)}; train with what it was written with, or begin the "
-            f"optimiser anew: `oapl fork {job.run.root} NAME --round {job.round_number} "
-            "training.optimizer_state=fresh` and the changes"
-        )
-
-
-def _layout(training: TrainingConfig, ranks: int) -> dict[str, Any]:
-    return {"ranks": ranks, **training.model_dump(mode="json", include=_LAYOUT)}
 
 
 def take_over(job: "Job", engine: "TrainingEngine") -> None:
@@ -84,7 +57,7 @@ def hand_on(job: "Job", engine: "TrainingEngine") -> None:
         engine.wait()  # the folder is there
         engine.save(draft.path)
         engine.wait()  # every rank's share is in it, so it may be hashed and recorded
-        draft.details = {"layout": _layout(job.run.config.training, engine.ranks)}
+        draft.details = {"updates": engine.updates, "ranks": engine.ranks}
     engine.wait()  # no rank is done before the round is
     if is_first:
         say(f"round {job.round_number}: the optimiser's state is kept for round {job.round_number + 1}")

@@ -1,10 +1,11 @@
 """The state of an unfinished round: when it is saved, how, and how a round is resumed from it.
 
-A state is scratch beside the checkpoints, no artifact. It holds weights, optimiser, random numbers of each rank, the
-round's progress, and the metrics of its unfinished epoch. Learning rate and order of the data follow from these. A
-state is complete or absent: it is written under a temporary name, fsynced and renamed. A note names its owner (inputs,
-settings, ranks) and the SHA-256 of every file. Then the one before it is deleted, so that two lie on the disk at most,
-and one while no state is being written. A state that does not hold these bytes any more is put aside.
+A state is scratch beside the checkpoints, no artifact. It holds weights and optimiser (``pieces.py``), the round's
+progress, and the metrics of its unfinished epoch. Learning rate, order of the data and random numbers of a step follow
+from these. A state is complete or absent: it is written under a temporary name, fsynced and renamed. A note names its
+owner (inputs and settings) and how many ranks wrote it; each of them left the SHA-256 of its files. Any number of ranks
+resumes from it, with any ZeRO stage. Then the one before it is deleted, so that two lie on the disk at most, and one
+while no state is being written. A state that does not hold these bytes any more is put aside.
 """
 
 import json
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oapl_core.errors import Interrupted
-from oapl_core.files import fsync, hashes_of
+from oapl_core.files import fsync, hashes_of, sha256_of
 from oapl_core.progress import say
 from oapl_core.training.interruption import INTERRUPTED, StopRequest
 from oapl_core.training.saving.continuation import take_over
@@ -59,11 +60,10 @@ def resume(job: "Job", engine: "TrainingEngine") -> Reached:
     # the first looks for all: what others see of a shared disk may be a minute old
     if engine.of_first(lambda: job.is_trained):
         return Reached(job.epochs + 1)
-    while newest := engine.of_first(lambda: _newest(job, _owner(job, engine))):
-        name, reached = newest
-        if (writer := _writer_of_damage(engine, job.states / name)) is None:
+    while newest := engine.of_first(lambda: _newest(job)):
+        name, reached, writers = newest
+        if (writer := _writer_of_damage(engine, job.states / name, writers)) is None:
             engine.load(job.states / name)
-            _load_random_numbers(_random_file(job.states / name, engine.rank))
             return reached
         if engine.rank == 0:
             _put_aside(job.states / name, f"files of rank {writer} do not hold the bytes that it wrote")
@@ -73,19 +73,25 @@ def resume(job: "Job", engine: "TrainingEngine") -> Reached:
     return Reached()
 
 
-def _newest(job: "Job", owner: str) -> tuple[str, Reached] | None:
-    """Return the folder name and place of the state to continue from; a state that cannot be used is said."""
-    newest = max(_states(job.states, owner), key=lambda state: (state[1].epoch, state[1].steps), default=None)
+def _newest(job: "Job") -> tuple[str, Reached, int] | None:
+    """Return folder name, place and number of writers of the state to continue from; says which cannot be used."""
+    newest = max(_states(job), key=lambda state: (state[1].epoch, state[1].steps), default=None)
     return newest if newest and all(job.is_done(epoch) for epoch in range(1, newest[1].epoch)) else None
 
 
-def _writer_of_damage(engine: "TrainingEngine", state: Path) -> int | None:
+def _writer_of_damage(engine: "TrainingEngine", state: Path, writers: int) -> int | None:
     """Return the last rank whose files are not what it wrote, the same on every rank; None if the state is whole."""
     import torch
 
-    is_whole = _is_whole(state, engine.rank)
-    worst = engine.largest(torch.tensor([0.0 if is_whole else engine.rank + 1.0], device=engine.device))
+    # files of ranks that are gone are dealt to those that are here
+    own = _damaged(state, writers, engine.rank, engine.ranks)
+    worst = engine.largest(torch.tensor([own + 1.0], device=engine.device))
     return int(worst.item()) - 1 if worst.item() else None
+
+
+def _damaged(state: Path, writers: int, rank: int, ranks: int) -> int:
+    """Return the last of the writers that ``rank`` looks at whose files are not what it wrote; -1 if all are."""
+    return max((one for one in range(rank, writers, ranks) if not _is_whole(state, one)), default=-1)
 
 
 def _is_whole(state: Path, rank: int) -> bool:
@@ -193,15 +199,15 @@ def _save_state(engine: "TrainingEngine", job: "Job", reached: Reached) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
     engine.wait()  # no rank may write into a folder that the first one is still deleting
-    engine.save(temporary)
-    _save_random_numbers(_random_file(temporary, engine.rank))
+    sums = engine.save(temporary)
     if engine.rank == 0:
         (temporary / _REACHED).write_text(json.dumps(asdict(reached)))
-    engine.wait()  # files of no rank were written by a rank that may not be the first
-    _save_sums(temporary, engine.rank, engine.ranks)
+        sums[_REACHED] = sha256_of(temporary / _REACHED)
+    _sums_file(temporary, engine.rank).write_text(json.dumps(sums), encoding="utf-8")
+    fsync(_sums_file(temporary, engine.rank))  # on a shared disk nobody else can wait for what a rank wrote
     engine.wait()  # the note makes a state whole, so every rank's part must be there before it
     if engine.rank == 0:
-        (temporary / _NOTE).write_text(_owner(job, engine))
+        (temporary / _NOTE).write_text(json.dumps({"owner": _owner(job), "ranks": engine.ranks}))
         fsync(temporary)
         _discard(target)
         temporary.rename(target)
@@ -212,66 +218,28 @@ def _save_state(engine: "TrainingEngine", job: "Job", reached: Reached) -> None:
     engine.wait()  # a step may end in a kill: none begins before the state of the one before it is safe
 
 
-def _save_sums(state: Path, rank: int, ranks: int) -> None:
-    """Write the SHA-256 of each file that ``rank`` answers for: its own, of the first rank also what is nobody's."""
-    # each rank hashes what it wrote: the others may not see it yet, and one alone would take as many times as long
-    own = _of_rank(state, rank)
-    if rank == 0:
-        others = set[Path]().union(*(_of_rank(state, other) for other in range(1, ranks)))
-        own = {path for path in state.rglob("*") if path.is_file() and path.name[:5] != "sums_"} - others
-    files = sorted(own)
-    sums = dict(zip((path.relative_to(state).as_posix() for path in files), hashes_of(files), strict=True))
-    _sums_file(state, rank).write_text(json.dumps(sums), encoding="utf-8")
-    fsync(_sums_file(state, rank))
-
-
-def _of_rank(state: Path, rank: int) -> set[Path]:
-    # DeepSpeed's names of a rank's share of the optimiser and, with ZeRO 3, of the weights
-    return {*state.rglob(f"*pp_rank_{rank}_*"), _random_file(state, rank)}
-
-
 def _sums_file(state: Path, rank: int) -> Path:
     return state / f"sums_rank_{rank:05d}.json"
 
 
-def _owner(job: "Job", engine: "TrainingEngine") -> str:
-    """Describe the owner of a state: ranks too, because each keeps its share of the optimiser."""
-    owner = {"inputs": dict(job.inputs), "settings": dict(job.settings), "ranks": engine.ranks}
-    return json.dumps(owner, sort_keys=True, default=str)
+def _owner(job: "Job") -> str:
+    """Describe the owner of a state."""
+    return json.dumps({"inputs": dict(job.inputs), "settings": dict(job.settings)}, sort_keys=True, default=str)
 
 
-def _states(folder: Path, owner: str) -> Iterator[tuple[str, Reached]]:
-    for note in sorted(folder.glob(f"epoch_*/{_NOTE}")):
-        state = note.parent
+def _states(job: "Job") -> Iterator[tuple[str, Reached, int]]:
+    owner = _owner(job)
+    for path in sorted(job.states.glob(f"epoch_*/{_NOTE}")):
+        state = path.parent
         try:
-            if note.read_text(encoding="utf-8") == owner:
-                yield state.name, Reached(**json.loads((state / _REACHED).read_text(encoding="utf-8")))
+            note = json.loads(path.read_text(encoding="utf-8"))
+            if note.get("owner") == owner:
+                reached = Reached(**json.loads((state / _REACHED).read_text(encoding="utf-8")))
+                yield state.name, reached, int(note["ranks"])
             else:
-                _put_aside(state, "it belongs to other inputs, settings or ranks")
-        except (FileNotFoundError, ValueError, TypeError) as error:
+                _put_aside(state, "it belongs to other inputs or settings, or to another version")
+        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError) as error:
             _put_aside(state, f"its notes are not readable ({str(error).splitlines()[0][:80]})")
-
-
-def _save_random_numbers(path: Path) -> None:
-    """Save torch's generators; everything else that is random here is derived from the run's seed."""
-    import torch
-
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    torch.save({"cpu": torch.get_rng_state(), "cuda": cuda}, path)
-    fsync(path)
-
-
-def _load_random_numbers(path: Path) -> None:
-    import torch
-
-    saved = torch.load(path, weights_only=True)
-    torch.set_rng_state(saved["cpu"])
-    if saved["cuda"] is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(saved["cuda"])
-
-
-def _random_file(state: Path, rank: int) -> Path:
-    return state / f"random_rank_{rank:05d}.pt"
 
 
 def _discard(state: Path) -> None:

@@ -71,6 +71,26 @@ def test_what_may_change_is_recorded_when_it_does(run: Run) -> None:
         assert Run.open(Run.create(changed).root).config.time_limits_h.training == hours
 
 
+def test_a_run_goes_on_with_another_number_of_ranks_but_not_with_another_rate(run: Run) -> None:
+    changed = with_overrides(run.config, ["training.processes=4", "training.zero_stage=3"], "test")
+    moved = Run.create(changed)
+    assert Run.open(moved.root).config.training.processes == 4
+    assert [entry.config["training"]["zero_stage"] for entry in moved.ledger.settings()][-1] == 3
+    other = with_overrides(changed, ["training.processes=1", "training.learning_rate=0.1"], "test")
+    with pytest.raises(ConfigError, match=r"other settings \(training.learning_rate was 0.0003, now 0.1\);"):
+        Run.create(other)
+
+
+def test_what_an_earlier_version_recorded_of_a_machine_unmakes_nothing(run: Run) -> None:
+    training = run.config.training.slice
+    assert "processes" not in training
+    path = run.root / "made.txt"
+    with run.writing(path, {}, {"training": {**training, "processes": 2, "zero_stage": 3}}) as draft:
+        draft.path.write_text("made")
+    assert run.is_done(path, {}, {"training": training})
+    assert not run.is_done(path, {}, {"training": training | {"learning_rate": 0.1}})
+
+
 def test_a_process_that_is_killed_between_the_line_and_the_file_leaves_a_run(run: Run) -> None:
     changed = with_overrides(run.config, ["time_limits_h.training=1"], "test")
     run.ledger.append(SettingsEntry.of(changed.model_dump(mode="json")))

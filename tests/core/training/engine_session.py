@@ -1,7 +1,7 @@
 """One rank of an engine: a step, its state saved, and read again: ``-m ... FOLDER ZERO_STAGE DTYPE [STATE]``.
 
 Prints ``LISTENS address`` for every socket that this process or its launcher listens on, then ``SAVED`` and, where the
-state of STATE (else its own) was read, ``LOADED steps``.
+state of STATE (else its own) was read, ``LOADED steps``. What was read is saved in FOLDER/again, where that is there.
 """
 
 import os
@@ -18,14 +18,19 @@ from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.model.logprobs import Policy
 
 
-def main(folder: Path, zero_stage: str, dtype: str, state: str = "") -> None:
-    """Of every rank."""
+def model() -> Qwen3ForCausalLM:
+    """A model of one layer, the same each time."""
     torch.manual_seed(0)
     shape = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 8}
-    model = Qwen3ForCausalLM(Qwen3Config(**shape, num_attention_heads=2, num_key_value_heads=2))
+    return Qwen3ForCausalLM(Qwen3Config(**shape, num_attention_heads=2, num_key_value_heads=2))
+
+
+def main(folder: Path, zero_stage: str, dtype: str, state: str = "") -> None:
+    """Of every rank."""
+    policy = model()
     training = TrainingConfig.model_validate({"dtype": dtype, "zero_stage": int(zero_stage)})
-    model.to(getattr(torch, dtype))
-    engine = TrainingEngine(Policy(model), training)
+    policy.to(getattr(torch, dtype))
+    engine = TrainingEngine(Policy(policy), training)
     ids = torch.randint(0, 64, (1, 8))
     engine.backward(engine(ids, torch.tensor([1]), torch.tensor([8]), last=True).sum())
     engine.step(1e-3)
@@ -40,6 +45,8 @@ def main(folder: Path, zero_stage: str, dtype: str, state: str = "") -> None:
     try:
         engine.load(Path(state) if state else folder)
         print(f"LOADED {engine.updates}", flush=True)
+        if (folder / "again").is_dir():
+            engine.save(folder / "again")
     except OaplError as error:
         print(f"error: {error}", flush=True)
     engine.close()

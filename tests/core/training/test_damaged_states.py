@@ -3,6 +3,7 @@
 Real DeepSpeed: one round is stopped inside an epoch; each test damages a copy of what it left and goes on.
 """
 
+import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import DataError
+from oapl_core.files import sha256_of
 from oapl_core.run_folder.run import Run
 from oapl_core.training.job import make_job
-from oapl_core.training.saving.state import _is_whole, _save_sums
+from oapl_core.training.saving.state import _damaged
 from tests.core.training.made_round import train_in_a_process
 from tests.core.training.test_resume import EPOCHS, FINISHED, STEPS, metrics, prepare, start, states, wait_for_step
 
@@ -50,17 +52,17 @@ def other_digit(path: Path) -> None:
     path.write_text(text.replace('"epoch": 2', '"epoch": 1', 1))
 
 
-OPTIMISER, WEIGHTS, RANDOM = "*_optim_states.pt", "*model_states.pt", "random_rank_*"
+PIECES = "rank_*.safetensors"
 DAMAGES: list[Any] = [
-    (flip, OPTIMISER),
-    (cut, WEIGHTS),
+    (flip, PIECES),
+    (cut, PIECES),
     (other_digit, "reached.json"),
     *(
         pytest.param(how, kind, marks=pytest.mark.slow)
         for how, kind in [
-            *((flip, kind) for kind in (WEIGHTS, RANDOM, "reached.json", "belongs_to.json", "sums_rank_*")),
-            *((cut, kind) for kind in (OPTIMISER, RANDOM, "reached.json", "belongs_to.json", "sums_rank_*")),
-            *((Path.unlink, kind) for kind in (OPTIMISER, WEIGHTS, RANDOM, "reached.json", "sums_rank_*", "latest")),
+            *((flip, kind) for kind in ("reached.json", "belongs_to.json", "sums_rank_*")),
+            *((cut, kind) for kind in ("reached.json", "belongs_to.json", "sums_rank_*")),
+            *((Path.unlink, kind) for kind in (PIECES, "reached.json", "sums_rank_*")),
         ]
     ),
 ]
@@ -115,22 +117,21 @@ def test_weights_that_a_lagging_round_starts_from_are_looked_at(trained: Run, tm
         run.check_policy(run.checkpoint(0, EPOCHS))
 
 
-def test_every_file_of_a_state_is_some_ranks(tmp_path: Path) -> None:
-    """Names as DeepSpeed gives them: ZeRO 2's, ZeRO 3's, and those of no rank."""
-    names = [
-        "latest",
-        "state/mp_rank_00_model_states.pt",
-        *(f"state/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(12)),
-        *(f"state/zero_pp_rank_{rank}_mp_rank_00_model_states.pt" for rank in range(12)),
-        *(f"random_rank_{rank:05d}.pt" for rank in range(12)),
-    ]
-    (tmp_path / "state").mkdir()
-    for name in names:
-        (tmp_path / name).write_text(name)
-    for rank in range(12):
-        _save_sums(tmp_path, rank, 12)
-    assert all(_is_whole(tmp_path, rank) for rank in range(12))
-    for name in names:
-        flip(tmp_path / name)
-        assert sum(not _is_whole(tmp_path, rank) for rank in range(12)) == 1, f"{name} is one rank's"
-        (tmp_path / name).write_text(name)
+@pytest.mark.parametrize("ranks", [1, 3, 12, 16])
+def test_so_many_ranks_look_at_every_file_whoever_wrote_it(tmp_path: Path, ranks: int) -> None:
+    writers = 12
+    for writer in range(writers):
+        (tmp_path / f"rank_{writer}").write_text("numbers")
+        sums = {f"rank_{writer}": sha256_of(tmp_path / f"rank_{writer}")}
+        (tmp_path / f"sums_rank_{writer:05d}.json").write_text(json.dumps(sums))
+
+    def found() -> int | None:
+        """What the ranks find together, of which each knows its own part."""
+        own = [_damaged(tmp_path, writers, rank, ranks) for rank in range(ranks)]
+        return max(own) if max(own) >= 0 else None
+
+    assert found() is None
+    for writer in range(writers):
+        flip(tmp_path / f"rank_{writer}")
+        assert found() == writer
+        flip(tmp_path / f"rank_{writer}")

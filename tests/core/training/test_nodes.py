@@ -1,5 +1,6 @@
 """Ranks on several nodes, which are processes of this machine here, started by somebody else."""
 
+import json
 import os
 import re
 import signal
@@ -16,11 +17,12 @@ import pytest
 import torch
 
 from oapl_core.errors import ConfigError
+from oapl_core.files import sha256_of
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
-from oapl_core.training.engine import TrainingEngine
 from oapl_core.training.job import make_job
-from oapl_core.training.saving.state import Reached, _save_sums, resume
+from oapl_core.training.saving.pieces import WeightPiece, write_pieces
+from oapl_core.training.saving.state import Reached, resume
 from oapl_extras.nodes.nodes import Call, start_command
 from tests.core.training.made_round import make_run, write_groups
 from tests.core.training.test_resume import EPOCHS, prepare, states, steps_saved, weights_gap
@@ -197,7 +199,8 @@ def test_a_rank_whose_view_of_the_disk_is_old_resumes_where_the_first_one_does(
     class Second:
         rank, ranks, device = 1, 2, "cpu"
         largest = staticmethod(torch.as_tensor)
-        answers = iter([False, ("epoch_02_step_000000", Reached(2))])  # the first rank's: not trained, the newest state
+        # the first rank's: not trained, the newest state and its writers
+        answers = iter([False, ("epoch_02_step_000000", Reached(2), 2)])
 
         def of_first(self, _found: Any) -> Any:
             return next(self.answers)
@@ -207,26 +210,21 @@ def test_a_rank_whose_view_of_the_disk_is_old_resumes_where_the_first_one_does(
 
     folder = job.states / "epoch_02_step_000000"
     folder.mkdir(parents=True)
-    torch.save({"cpu": torch.get_rng_state(), "cuda": None}, folder / "random_rank_00001.pt")
-    _save_sums(folder, 1, 2)
+    (folder / "rank_00001.safetensors").write_text("numbers")
+    sums = {"rank_00001.safetensors": sha256_of(folder / "rank_00001.safetensors")}
+    (folder / "sums_rank_00001.json").write_text(json.dumps(sums))
     assert resume(job, Second()) == Reached(2)  # type: ignore[arg-type]
     assert loaded == [folder]
 
 
 def test_each_rank_waits_for_the_disk_to_have_its_own_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"zero_pp_rank_{n}_mp_rank_00_{what}_states.pt" for n in (0, 1, 11) for what in ("model", "optim")]
-
-    class DeepSpeed:
-        def save_checkpoint(self, folder: str, tag: str) -> None:
-            (tmp_path / tag).mkdir()
-            for name in [*names, "mp_rank_00_model_states.pt"]:
-                (Path(folder) / tag / name).touch()
-
-    engine, synced = TrainingEngine.__new__(TrainingEngine), list[str]()
-    engine.rank, engine._engine = 1, DeepSpeed()
-    monkeypatch.setattr("oapl_core.training.engine.fsync", lambda path: synced.append(path.name))
-    engine.save(tmp_path)
-    assert sorted(synced) == names[2:4]
+    """On a shared disk nobody else can wait for what a rank wrote."""
+    synced = list[str]()
+    monkeypatch.setattr("os.fsync", lambda one: synced.append(str(Path(f"/proc/self/fd/{one}").readlink())))
+    piece = WeightPiece("layer.weight", 3, {"weight": torch.arange(5.0), "exp_avg": torch.zeros(5)})
+    digest = write_pieces(tmp_path / "rank_00001.safetensors", [piece], 7)
+    assert synced == [str(tmp_path / "rank_00001.safetensors")]
+    assert digest == sha256_of(tmp_path / "rank_00001.safetensors")
 
 
 def test_what_others_must_say_is_asked_for(tmp_path: Path, sharp_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

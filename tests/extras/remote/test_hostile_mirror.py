@@ -63,7 +63,7 @@ def tree(folder: Path) -> dict[str, bytes | None]:
         "round_00/1_rollouts/./part-00000.parquet",
         "round_00//1_rollouts/part-00000.parquet",
         "round_00/1_rollouts/.in_flight/part-00000/0123-4567.turns",
-        "round_00/4_checkpoint/oapl/state/step/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+        "round_00/4_checkpoint/oapl/state/step/rank_00000.safetensors",
         "run.json",
         "run.lock",
         "ledger.jsonl",
