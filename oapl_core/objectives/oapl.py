@@ -9,14 +9,6 @@ is no importance ratio, no clipping, no division by a standard deviation, no ent
 Options, off by default: another rule for V, and s_i / T_i^alpha in place of s_i. Names end in the axes of their tensor:
 S sequences, T tokens, K statistics.
 
-Three published methods are this regression with other constants, once b and the rollouts are given:
-
-    A*-PO (2505.20686)          V with beta1 0.5. The paper estimates V once from rollouts of the base model and then
-                                samples from the policy; from stored rollouts both are the same rows
-    DRO (2405.19107)            half of it with V = mean r. The paper learns V with a second network, from one rollout
-                                a prompt; a group's mean minimises the loss over V at pi = b
-    OPMD (2509.24203, 4.2)      1/(2 tau) of it with V = mean r, less a constant: (1/N) sum_i ( -A_i s_i + tau/2 s_i^2 )
-
 V decides where the regression ends. Over normalised policies its minimum is beta2 ln w + kappa w = r - V for w = pi/b.
 kappa is the multiplier of sum pi = 1 over 2 beta2. E_b w = 1 makes kappa = E_b[r - V] + beta2 KL(b, pi). With beta1 =
 beta2 kappa is 0 and w = exp((r - V)/beta2). Above 0 w grows more slowly than that (a Lambert function), below it
@@ -24,14 +16,13 @@ faster. `beta_shifted_mean`, V = mean r - beta2, has kappa >= beta2 for any rewa
 arXiv 2605.28150; docs/objectives.md names the parts of that paper that were read.
 """
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.values import ValueRule, log_mean_exp_values, values
+from oapl_core.objectives.values import ValueRule, values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,49 +83,3 @@ class Oapl(Method):
         if self.length_exponent:  # dividing by T^0 would change no number, but cost a power for each sequence
             s_S = s_S / inputs.length_S**self.length_exponent
         return regression(s_S, inputs, self.regression_temperature)
-
-
-# The three below have no more settings than their papers: the ledger of a run compares an arm's settings key by key.
-class AStarPo(Method):
-    """A*-PO: OAPL with the paper's beta1."""
-
-    name: Literal["a_star_po"] = "a_star_po"
-    value_temperature: PositiveFloat = 0.5
-    """beta1 of V."""
-    regression_temperature: PositiveFloat = 1e-3
-    """beta2."""
-
-    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """Return r - V, [S], float64."""
-        return reward_S.double() - log_mean_exp_values(reward_S, group_S, self.value_temperature)
-
-    def loss(self, inputs: Inputs) -> Loss:
-        """Compute equation 3 for the sum of each response's log-ratios."""
-        return regression(inputs.log_ratio_S, inputs, self.regression_temperature)
-
-
-class Dro(Method):
-    """DRO: half of OAPL's loss around the group's mean reward."""
-
-    name: Literal["dro"] = "dro"
-    regression_temperature: PositiveFloat = 1.0
-    """tau. The paper's 1.0 is for short answers; for long ones it holds the policy at b."""
-
-    def loss(self, inputs: Inputs) -> Loss:
-        """Compute (1/2N) sum_i ( tau s_i - A_i )^2."""
-        whole = regression(inputs.log_ratio_S, inputs, self.regression_temperature)
-        return replace(whole, value=whole.value / 2)
-
-
-class Opmd(Method):
-    """OPMD: REINFORCE with a quadratic anchor to the behaviour policy."""
-
-    name: Literal["opmd"] = "opmd"
-    regression_temperature: PositiveFloat = 0.1
-    """tau of the anchor."""
-
-    def loss(self, inputs: Inputs) -> Loss:
-        """Compute (1/N) sum_i ( -A_i s_i + (tau/2) s_i^2 )."""
-        s_S, tau = inputs.log_ratio_S, self.regression_temperature
-        value = (-inputs.advantage_S * s_S + tau / 2 * s_S.square()).sum() / inputs.sizes.sequences
-        return Loss(value, residual_S=tau * s_S.detach() - inputs.advantage_S)

@@ -112,9 +112,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "launcher": dict.fromkeys(("srun", "env"), "oapl_extras.nodes.nodes:start_command"),
     "objective": {
         "oapl": "oapl_core.objectives.oapl:Oapl",
-        "a_star_po": "oapl_core.objectives.oapl:AStarPo",
-        "dro": "oapl_core.objectives.oapl:Dro",
-        "opmd": "oapl_core.objectives.oapl:Opmd",
+        "a_star_po": "oapl_core.objectives.regressions:AStarPo",
+        "dro": "oapl_core.objectives.regressions:Dro",
+        "opmd": "oapl_core.objectives.regressions:Opmd",
         "group_surrogate": "oapl_core.objectives.group_variance:GroupSurrogate",
         "rebel": "oapl_core.objectives.group_variance:Rebel",
         "agro": "oapl_core.objectives.group_variance:Agro",

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
+from oapl_core.objectives.clipped.masks import clipped_loss, one_side
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method, Scope
-from oapl_core.objectives.tokens import TokenAverage, clipped_loss, one_side
+from oapl_core.objectives.tokens import TokenAverage
 from oapl_core.settings_group import Fraction
 
 if TYPE_CHECKING:

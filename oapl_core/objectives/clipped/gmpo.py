@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 
 from pydantic import NonNegativeFloat
 
+from oapl_core.objectives.clipped.masks import clipped
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.tokens import clipped
 
 
 class Gmpo(Method):

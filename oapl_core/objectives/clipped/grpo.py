@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from oapl_core.objectives.clipped.masks import Clip, clipped, clipped_loss, one_side, weighted_ratios
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.tokens import Clip, TokenAverage, clipped, clipped_loss, one_side, weighted_ratios
+from oapl_core.objectives.tokens import TokenAverage
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,10 +7,10 @@ with A = (r - mean r) / std r. The same as REC-GSPO with importance sampling, bu
 
 from typing import ClassVar, Literal
 
+from oapl_core.objectives.clipped.masks import Clip
 from oapl_core.objectives.clipped.rec import sequence_ratio_loss
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.tokens import Clip
 
 
 class Gspo(Method):

@@ -2,16 +2,17 @@
 
     g = (1/N) sum_i sum_t A_i w_it M_it grad ln pi(y_it),     A_i = r_i - mean r
 
-w = rho = pi/b with importance sampling (IS), 1 without (NoIS). M is one of three masks of ``tokens.py``. REC-GSPO masks
+w = rho = pi/b with importance sampling (IS), 1 without (NoIS). M is one of three masks of ``masks.py``. REC-GSPO masks
 whole sequences by their mean log-ratio, q_i = exp(s_i / T_i), and averages over their tokens. The paper's finding: the
 clip matters, the ratio does not.
 """
 
 from typing import Literal
 
+from oapl_core.objectives.clipped.masks import Clip, clipped, clipped_loss, one_side, ring, two_side
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
-from oapl_core.objectives.tokens import Clip, TokenAverage, clipped, clipped_loss, one_side, ring, two_side
+from oapl_core.objectives.tokens import TokenAverage
 
 
 class _Rec(Method):

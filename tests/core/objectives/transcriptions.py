@@ -25,10 +25,11 @@ from oapl_core.objectives.clipped.rec import RecGspo, RecOneSide, RecRing, RecTw
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.max_at_k import MaxAtK
-from oapl_core.objectives.oapl import AStarPo, Dro, Oapl, Opmd
+from oapl_core.objectives.oapl import Oapl
 from oapl_core.objectives.pairs import Dpo, Ipo
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.red import RedDrop, RedWeight
+from oapl_core.objectives.regressions import AStarPo, Dro, Opmd
 from oapl_core.objectives.reinforce import AsymRe, MaxRl, Reinforce
 from oapl_core.objectives.supervised import Rft, Sft
 from oapl_core.objectives.topr import Topr
