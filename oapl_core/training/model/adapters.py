@@ -38,6 +38,10 @@ class Adapted(Way):
     def change(self, model: Any) -> None:
         """Add the adapter, which is drawn from the way's seed."""
         add_adapter(model, self._settings, self.seed)
+        if self.training.zero_stage == 3:
+            # DeepSpeed fetches a layer's weights for its backward pass at the gradient of its input, which the first
+            # layer has not behind frozen embeddings
+            model.enable_input_require_grads()
 
     def plain(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
         """Merge the adapter into the weights beside which it lies."""

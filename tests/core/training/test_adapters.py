@@ -99,6 +99,18 @@ def test_layers_that_are_not_there_are_refused_by_name(tmp_path: Path) -> None:
         add_adapter(model, AdapterConfig(targets=("query",)), seed=1)
 
 
+def test_zero_3_ends_with_the_same_adapters(
+    adapted: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
+) -> None:
+    """The layer behind the frozen embeddings gets no gradient of its input, at which its weights would be fetched."""
+    run = make_run(tmp_path, sharp_model, epochs=2, adapter=ADAPTER, zero_stage=3)
+    write_groups(run, many_rows)
+    train_in_a_process(run)
+    expected = weights_of(adapted.checkpoint(0, 2))
+    for name, weight in weights_of(run.checkpoint(0, 2)).items():
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-5, msg=name)
+
+
 @pytest.mark.slow
 def test_a_killed_round_with_adapters_ends_with_the_same_bits(
     adapted: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
