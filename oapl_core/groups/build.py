@@ -4,8 +4,8 @@ Reads round_NN/1_rollouts, round_NN/2_verdicts (part by part) and prompts.parque
 (tables.GROUPS, the rows of a group next to each other, samples in order). A group is every valid rollout of one problem
 from one policy (imported rollouts may have several). A rollout without a verdict, or with ``verifier_error``, has no
 reward: it is left out, not scored 0. Which groups stay is the round's ``keep`` (paper, section 5: at least one correct
-answer). Every row left out is counted by reason in the ledger: kept + dropped = rollouts. With `replay`, whole groups
-of earlier rounds follow (``replay.py``). Knows no objective.
+answer) and ``pass_rate``. Every row left out is counted by reason in the ledger: kept + dropped = rollouts. With
+`replay`, whole groups of earlier rounds follow (``replay.py``). Knows no objective.
 
 Memory holds the keys of the round's rollouts, the prompts, and a row group's tokens, whatever the number of tokens. The
 row groups of the output are small, so that a trainer can read single rows in any order (``oapl_core/rows.py``).
@@ -13,6 +13,7 @@ row groups of the output are small, so that a trainer can read single rows in an
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from oapl_core import plugins, tables
 from oapl_core.errors import DataError
 from oapl_core.groups.policies import sampling_policies
-from oapl_core.groups.selection import select
+from oapl_core.groups.selection import SelectionCounts, select
 from oapl_core.groups.trust import sampling_facts
 from oapl_core.progress import say
 from oapl_core.rows import Rows
@@ -55,17 +56,21 @@ def build(run: Run, round_number: int) -> None:
     if unjudged:
         where = f"{run.verdicts(round_number)}: has no {unjudged[0]} ({len(unjudged)} such parts)"
         raise DataError(f"{where}; run the experiment again to verify them")
-    path, settings = run.groups(round_number), chosen_by.model_dump(mode="json", include={"keep", "truncated"})
+    path, settings = run.groups(round_number), chosen_by.choice
     if chosen_by.replay:  # the seed decides nothing else here, so that ledgers of other rounds stay as they were
         settings |= {"replay": chosen_by.replay.model_dump(), "seed": run.config.seed}
-    inputs = run.inputs([run.prompts, *rollouts, *verdicts, *map(run.groups, run.config.groups_before(round_number))])
+    asked = [run.problems] if chosen_by.own_filters else []  # those that ship see rewards alone
+    earlier = map(run.groups, run.config.groups_before(round_number))
+    inputs = run.inputs([run.prompts, *asked, *rollouts, *verdicts, *earlier])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
         return
     keys = _keys(rollouts)
     _check_sampling(keys, run.rollouts(round_number), sampling_policies(run, round_number))
     judged = _read(verdicts, tables.VERDICTS, ("rollout_id", "reward", "correct", "outcome"))
-    chosen, counts = select(keys, judged, chosen_by.keep, chosen_by.truncated)
+    # by name: a run without a filter of its own loads no code for one
+    call = partial(_called, run, rollouts, verdicts)
+    chosen, counts = select(keys, judged, chosen_by.filters, chosen_by.truncated, chosen_by.pass_rate, call)
     replay: Replay | None = None
     if chosen_by.replay:
         replay = plugins.resolve("setting", "rounds.replay")(run, round_number, counts.kept_rollouts)
@@ -80,12 +85,27 @@ def build(run: Run, round_number: int) -> None:
         draft.details = {"policy_hash": policies[0] if len(policies) == 1 else None, **asdict(counts), "trust": trust}
         if replay:
             draft.details["replay"] = replay.details
-    say(f"groups of round {round_number}: {counts}")
+    _tell(round_number, counts)
     if replay:
         say(f"replayed: {again:,} rollouts of earlier rounds, {again / max(1, draft.rows):.0%} of what is trained on")
     missing, expected = trust["missing_samples"], trust["expected_samples"]
     again, cut = trust["duplicate_share"], trust["truncated_share"]
     say(f"{missing:,} of {expected:,} samples missing; {again:.1%} repeat another of their group, {cut:.1%} were cut")
+
+
+def _called(
+    run: Run, rollouts: Sequence[Path], verdicts: Sequence[Path], name: str, left: "pl.DataFrame"
+) -> Sequence[str | None]:
+    found: Sequence[str | None] = plugins.resolve("setting", "rounds.keep")(run.problems, rollouts, verdicts, name, left)
+    return found
+
+
+def _tell(number: int, counts: SelectionCounts) -> None:
+    say(f"groups of round {number}: {counts}")
+    if not counts.kept_rollouts:
+        most = max(counts.dropped, key=lambda reason: counts.dropped[reason], default="no rollouts")
+        why = f"mostly for {most} ({counts.dropped.get(most, 0)} of {counts.rollouts} rollouts)"
+        say(f"groups of round {number}: nothing is left to train on, {why}; rounds.{number}.keep decides")
 
 
 def _expected_problems(run: Run, round_number: int) -> int:

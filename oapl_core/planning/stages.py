@@ -132,7 +132,7 @@ GROUPS = Stage(
     (GROUPS_FILE,),
     of_round=True,
     reads=lambda run, number: (*_judged(run, number), *map(run.groups, run.config.groups_before(number))),
-    decided_by=("rounds.{round}.keep", "rounds.{round}.truncated", "rounds.{round}.replay"),
+    decided_by=tuple(f"rounds.{{round}}.{key}" for key in ("keep", "pass_rate", "truncated", "replay")),
     retries=0,
 )
 TRAINING = Stage(

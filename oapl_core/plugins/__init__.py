@@ -21,6 +21,7 @@ Kind = Literal[
     "command",
     "draw",
     "environment",
+    "filter",
     "harness",
     "importer",
     "judge",
@@ -91,6 +92,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "python": "oapl_core.environments.python_session:PythonSession",
         "search": "oapl_core.environments.search:Search",
         "attempts": "oapl_core.environments.attempts:Attempts",
+    },
+    "filter": {
+        "any_correct": "oapl_core.groups.filters:any_correct",
+        "mixed": "oapl_core.groups.filters:mixed",
+        "spread": "oapl_core.groups.filters:spread",
+        "all": "oapl_core.groups.filters:every",
     },
     "harness": {
         "lm-eval": "oapl_extras.harnesses.lm_eval:HARNESS",
@@ -199,6 +206,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "pipeline": "oapl_core.planning.pipeline:choose_gpus",
         "problems.split": "oapl_core.problems.dividing:DividedSets",
         "reward.function": "oapl_core.plugins.trying:check_import",
+        "rounds.keep": "oapl_extras.filters.calling:reasons",
         "rounds.replay": "oapl_core.groups.replay:Replay",
         "training.deepspeed": "oapl_core.settings.decided_elsewhere:deepspeed",
     },
@@ -233,6 +241,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
 _SETTINGS: Mapping[Kind, str] = {
     "draw": "rounds.draw",
     "environment": "environment.function",
+    "filter": "rounds.keep",
     "objective": "objective.name",
     "observer": "observers",
     "reward": "reward.function",

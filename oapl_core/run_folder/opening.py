@@ -123,6 +123,9 @@ def check(experiment: Experiment) -> None:
     if experiment.reward and experiment.reward.place:
         try_reward = resolve("setting", "reward.function")
         try_reward(experiment.reward.place, "reward.function", experiment.engine_python)
+    for number, one in enumerate(experiment.rounds):
+        for place in one.own_filters:
+            resolve("setting", "reward.function")(place, f"rounds.{number}.keep", experiment.engine_python)
     if experiment.environment:
         is_here, engine = not experiment.is_elsewhere("rollouts.generate"), experiment.engine
         room_for = (engine.at_once(math.inf), engine.replicas) if is_here else None

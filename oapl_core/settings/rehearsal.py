@@ -95,7 +95,7 @@ def _small(one: dict[str, Any], limit: int, whole: Experiment) -> dict[str, Any]
     if not source.is_sampled:
         return small | {"rows": source.rehearsed(limit, whole.sampling.max_tokens).model_dump(mode="json")}
     part = None if one["problems"] is None else min(one["problems"], limit // 2)
-    return small | {"problems": part, "keep": "all"}
+    return small | {"problems": part, "keep": "all", "pass_rate": None}
 
 
 def _use_demo_model(values: dict[str, Any]) -> None:

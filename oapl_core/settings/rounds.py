@@ -2,15 +2,16 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, field_validator, model_validator
 
 from oapl_core import plugins
 from oapl_core.objectives import Method, Objective, OwnObjective
+from oapl_core.plugins.own_function import source_hash
 from oapl_core.settings.rows import SAMPLED, Rows, RowSource
 from oapl_core.settings.rows.difficulty import DifficultyConfig
 from oapl_core.settings.rows.replay import ReplayConfig
 from oapl_core.settings.training import TrainingConfig
-from oapl_core.settings_group import Settings
+from oapl_core.settings_group import Fraction, Settings
 
 _OWN = (
     *("batch_size", "learning_rate", "warmup_share", "floor_share", "adam_betas", "adam_eps", "weight_decay"),
@@ -20,6 +21,19 @@ _OWN = (
 _UNSAMPLED = {"reference": "behavior", "optimizer_state": "fresh"}
 """Settings where nobody sampled the rows: there is nothing to compare with, and an optimiser of rollouts is another's.
 """
+
+
+def _filters(names: Any) -> Any:
+    several = names if isinstance(names, list | tuple) else [names]
+    if not several or not all(isinstance(name, str) for name in several):
+        raise ValueError("write the name of a filter, or a list of names")
+    for name in several:
+        plugins.known("filter")(name)
+    return names
+
+
+Keep = Annotated[str | tuple[str, ...], BeforeValidator(_filters)]
+"""Name of a filter, or of several."""
 
 
 class RoundConfig(Settings):
@@ -42,8 +56,13 @@ class RoundConfig(Settings):
     `module:function`, a draw of your own."""
     difficulty: DifficultyConfig = DifficultyConfig()
     """Settings of `draw = "difficulty"`."""
-    keep: Literal["any_correct", "mixed", "all"] = "any_correct"
-    """Groups trained on: with at least one correct answer, with both kinds, or every one."""
+    keep: Keep = "any_correct"
+    """Groups trained on. `any_correct`: with at least one correct answer. `mixed`: with right and wrong ones. `spread`:
+    whose rewards differ. `all`: every one. Or `module:function`, a filter of your own (docs/filters.md). Of a list,
+    each filter sees what those before it kept."""
+    pass_rate: tuple[Fraction, Fraction] | None = None
+    """Band `[low, high]`: groups whose share of correct answers lies outside are left out before `keep` is asked.
+    Unset: no band."""
     truncated: Literal["keep", "drop"] = "keep"
     """Answers that were cut at `sampling.max_tokens`. `keep` trains on them with the reward they got, 0 without an
     answer. `drop` leaves them out of their groups, as if they had not been sampled."""
@@ -59,6 +78,13 @@ class RoundConfig(Settings):
         if self.draw == "difficulty" and self.problems is None:
             raise ValueError("draw = 'difficulty' wants `problems`, how many to draw; unset, all of them are sampled")
         return self
+
+    @field_validator("pass_rate")
+    @classmethod
+    def _is_a_band(cls, band: tuple[float, float] | None) -> tuple[float, float] | None:
+        if band and band[0] > band[1]:
+            raise ValueError(f"the band is [lowest, highest]: write [{band[1]:g}, {band[0]:g}]")
+        return band
 
     @field_validator("training")
     @classmethod
@@ -76,7 +102,7 @@ class RoundConfig(Settings):
         if self.source.is_sampled:
             return self
         rows_are = self.source.rows_are
-        sampling = ("problems", "draw", "difficulty", "keep", "truncated", "replay")
+        sampling = ("problems", "draw", "difficulty", "keep", "pass_rate", "truncated", "replay")
         given = next((key for key in sampling if getattr(self, key) != type(self).model_fields[key].default), None)
         if given:
             raise ValueError(f"{given} chooses among rollouts, and the rows are {rows_are}: leave it out")
@@ -93,6 +119,26 @@ class RoundConfig(Settings):
     def source(self) -> RowSource:
         """Source of the rows."""
         return self.rows if isinstance(self.rows, RowSource) else SAMPLED
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """Names of the filters, in the order in which they are asked."""
+        return (self.keep,) if isinstance(self.keep, str) else self.keep
+
+    @property
+    def own_filters(self) -> tuple[str, ...]:
+        """Places, ``module:function``, of the filters that do not ship."""
+        own = (name for name in self.filters if name not in plugins.BUILT_IN["filter"])
+        return tuple(plugins.place("filter", name) for name in own)
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """Settings that the kept rows depend on, recorded with the groups: an edited filter is another one."""
+        dumped = self.model_dump(mode="json", include={"keep", "truncated"})
+        dumped |= {"pass_rate": list(self.pass_rate)} if self.pass_rate else {}
+        # of a band or a function that is not used nothing is recorded: groups of other runs stay as they were
+        sources = {place: source_hash(place) for place in self.own_filters}
+        return dumped | ({"filters_sha256": sources} if sources else {})
 
     @property
     def rounds_before(self) -> int:

@@ -200,7 +200,7 @@ class Comparison(Recorded):
         before = values["rounds"][number]
         mine = {
             "epochs": arm.epochs or config.epochs or before["epochs"],
-            "keep": arm.keep or before["keep"],
+            "keep": list(arm.keep) if isinstance(arm.keep, tuple) else arm.keep or before["keep"],
             "truncated": arm.truncated or before["truncated"],
         }
         # what the round has of its own becomes the arm's, beside the arm's objective
@@ -257,7 +257,9 @@ class Comparison(Recorded):
         # what the trainer recorded as its inputs, not what lies there now: that may have been made again since
         groups, start = (entry.inputs[run.name(path)] for path in (run.groups(number), run.policy(number)))
         round_config = run.config.rounds[number]
-        kept = round_config.keep + (", none that was cut" if round_config.truncated == "drop" else "")
+        band = [f"pass rate {low:g} to {high:g}" for low, high in filter(None, [round_config.pass_rate])]
+        uncut = ["none that was cut"] if round_config.truncated == "drop" else []
+        kept = ", ".join([*round_config.filters, *band, *uncut])
         rollouts = _digests(run, number)
         if rollouts != _digests(self.parent, number):
             raise DataError(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.objectives import Oapl, Objective
+from oapl_core.settings.rounds import Keep
 from oapl_core.settings_group import Settings
 
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
@@ -20,7 +21,7 @@ class ArmConfig(Settings):
     """Loss: `name` and its own settings; nothing of the run's objective is taken over."""
     training: dict[str, Any] = Field(default_factory=dict)
     """Keys of [training] that differ."""
-    keep: Literal["any_correct", "mixed", "all"] | None = None
+    keep: Keep | None = None
     """Groups trained on, if not those of the run: then they are made again, from the same rollouts."""
     truncated: Literal["keep", "drop"] | None = None
     """Likewise, what becomes of answers that were cut."""

@@ -165,7 +165,8 @@ def _round(experiment: Experiment, model: ModelSize, number: int, counts: Proble
 
 def _kept(experiment: Experiment, one: RoundConfig, problems: int) -> int:
     """Count the rollouts that are trained on: those of so many problems, and of earlier rounds beside them."""
-    share = 1.0 if one.keep == "all" else experiment.estimate.kept_share
+    keeps_all = set(one.filters) == {"all"} and one.pass_rate is None
+    share = 1.0 if keeps_all else experiment.estimate.kept_share
     return round(round(problems * share) * experiment.sampling.group_size * (1.0 / one.own_share))
 
 

@@ -34,6 +34,7 @@ FEATURES = {
         ("oapl_extras/servers", "settings/sampler"),
     ),
     "trackers": (r"\btrackers?\b|Tracker", ("trackers",)),
+    "filters": (r"\bpass_rate\b|\b(own_)?filters\b", ("oapl_core/groups", "oapl_extras/filters")),
 }
 """Words of a feature, and parts of the paths that are its own."""
 OF_THE_STATEMENT = re.compile(r"(What|Of|As|Those|That)\b")

@@ -17,6 +17,7 @@ MAY_CATCH_ALL = {
     Path("oapl_core/environments/stepping.py"),
     Path("oapl_core/rollouts/engine.py"),
     Path("oapl_core/run_folder/following.py"),
+    Path("oapl_extras/filters/calling.py"),
     Path("oapl_extras/trackers/sending.py"),
     Path("oapl_core/verdicts/verifier.py"),
     Path("oapl_core/verdicts/workers/function_worker.py"),

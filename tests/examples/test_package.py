@@ -9,15 +9,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oapl_core import plugins, tables
+from oapl_core.groups.build import build
 from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.runner.crew import helping_steps
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_extras.trackers.sending import usable
+from tests.core.groups.test_build import put, verdict, write_round
+from tests.core.groups.test_build import rollout as answered
 from tests.core.training.made_round import made_groups, make_run, train_command, write_groups
 from tests.core.verdicts.test_verify import rollout
 from tests.synthetic_run import write_synthetic_run
@@ -158,6 +162,28 @@ def test_its_environment_and_its_reward_are_found_by_name(environment: dict[str,
     done = python(environment, tmp_path, "-c", CHECKED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["an animal", "[0.75]"]
+
+
+def test_its_filter_chooses_rows(installed: Path, tmp_path: Path) -> None:
+    with names_known_here(installed):
+        run = Run.create(parse_experiment(grouped(tmp_path, ["any_correct", "distinct"]), "test"))
+        problem = dict.fromkeys(name for name, _ in tables.PROBLEMS) | {
+            "problem_id": "a",
+            "split": "train",
+            "tests": [],
+        }
+        put(run, run.problems, tables.PROBLEMS, [problem])
+        rows = [answered("a", i, text=text) for i, text in enumerate(("4", "5", " 4\n", "6"))]
+        write_round(run, [rows], [[verdict("a", i, float(i in (0, 2))) for i in range(4)]])
+        build(run, 0)
+    assert tables.read_table(run.groups(0), tables.GROUPS)["rollout_id"].to_pylist() == ["a/0", "a/1", "a/3"]
+    assert run.ledger.artifacts()[run.name(run.groups(0))].details["dropped"] == {"repeats another": 1}
+
+
+def grouped(folder: Path, keep: list[str]) -> dict[str, Any]:
+    """Settings of a round with those filters."""
+    problems = dict.fromkeys(("train", "validation", "heldout"), folder / "unused.jsonl")
+    return {"name": "g", "runs_dir": folder, "model": folder, "problems": problems, "rounds": [{"keep": keep}]}
 
 
 STAGE = """

@@ -71,7 +71,7 @@ def test_groups_are_kept_by_the_threshold(groups: list[list[float | None]], righ
             "outcome": [r["outcome"] for r in rows],
         }
     )
-    kept, found = select(keys, verdicts, keep, "keep")
+    kept, found = select(keys, verdicts, [keep], "keep")
     expected = set()
     for g, group in enumerate(groups):
         rewards = known(group)
