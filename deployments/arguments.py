@@ -28,7 +28,8 @@ Limit = Annotated[
 _MOVED = {
     "evaluate": "n=samples limit=problems.limit from=problems.path "
     "style=prompt_style thinking k=ks temperature top-p max-tokens max-prompt-tokens seed window=problems.window "
-    "revision=problems.revision split=problems.split release=problems.release faulty=problems.faulty",
+    "revision=problems.revision split=problems.split release=problems.release faulty=problems.faulty "
+    "tasks=--harness=NAME:TASK,...",
     "plan": "model-parameters=estimate.model_parameters",
     "problems": "from=path revision release split window faulty minimum-tests longest-tests cpu-s similarity "
     "distinct limit",
@@ -37,6 +38,8 @@ _MOVED = {
     "import": "format=source.format reward=source.reward temperature=source.temperature "
     "end-token=source.end_token=true",
     "join": "idle",
+    "status": "parts=--json",
+    "rollouts": "problem=--where=\"problem_id='ID'\"",
     "push": "what epoch license data private=private=true",
     "verify": "write=--as=stored",
     "watch": "once=--every=0",
@@ -50,4 +53,5 @@ def refuse_moved(command: str, words: Iterable[str]) -> None:
     keys = {name: key or name.replace("-", "_") for name, _, key in pairs}
     for option in (word.partition("=")[0] for word in words if word.startswith("-")):
         if key := keys.get(option.lstrip("-").removeprefix("no-")):
-            raise ConfigError(f"{option}: is no option any more; write {key if '=' in key else f'{key}=VALUE'}")
+            new = key if "=" in key or key.startswith("-") else f"{key}=VALUE"
+            raise ConfigError(f"{option}: is no option any more; write {new}")

@@ -1,7 +1,7 @@
 """`oapl run --dry-run`, which finds this by the option's name: the resolved experiment and the state of its steps."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deployments.step_tables import print_plan
@@ -12,9 +12,12 @@ from oapl_core.run_folder.opening import check, find
 from oapl_core.run_folder.run import Run
 
 
-def show_plan(path: Path, overrides: Sequence[str], limit: int | None) -> None:
-    """Print the resolved experiment and every step with its state; start and write nothing."""
-    run = find(path, overrides, limit)
+def show_plan(path: Path, overrides: Sequence[str], limit: int | None, aim: Callable[[Run], Run]) -> None:
+    """Print the resolved experiment and every step with its state; start and write nothing.
+
+    ``aim`` says how far the run is wanted now.
+    """
+    run = aim(find(path, overrides, limit))
     check(run.config)
     check_solutions(run)
     console.print_json(json.dumps(run.config.model_dump(mode="json")))

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from deployments.terminal import console, numbers_table, tell
-from oapl_core.planning.plan import steps, times
+from oapl_core.planning.plan import steps, times, wanted
 from oapl_core.run_folder.run import Run
 
 
 def print_plan(run: Run, done_titles: Sequence[str]) -> None:
     """Print every step with its state."""
     for step in steps(run.config):
-        mark = "done" if step.title in done_titles else "to do"
+        mark = "done" if step.title in done_titles else "to do" if step in wanted(run) else "later"
         tell(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}")
 
 

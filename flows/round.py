@@ -13,9 +13,10 @@ from oapl_core.planning.plan import (
     preparation,
     round_steps,
     verification_beside_sampling,
+    wanted,
     why_unfinished,
 )
-from oapl_core.planning.stages import SAMPLING
+from oapl_core.planning.stages import SAMPLING, VERIFICATION
 from oapl_core.run_folder.run import Run
 from tasks.stage import beside, run_step
 
@@ -37,7 +38,7 @@ def run_round(run: Run, number: int) -> None:
     if {*others, training} <= set(finished(run)):
         return
     run_to_groups(run, number)
-    if training not in finished(run):
+    if training in wanted(run) and training not in finished(run):
         with sampling_ahead(run, number):
             run_missing(run, (training,))
 
@@ -57,17 +58,20 @@ def sampling_ahead(run: Run, number: int) -> AbstractContextManager[None]:
     # rows that are read are not sampled, and what follows them is sampled by what they trained
     if config.pipeline is None or following == len(config.rounds) or config.sampling_round(following) == following:
         return nullcontext()
-    return beside(run.root, round_steps(following)[0])
+    sampling = round_steps(following)[0]
+    return beside(run.root, sampling) if sampling in wanted(run) else nullcontext()
 
 
 def run_missing(run: Run, steps: tuple[Step, ...]) -> None:
-    """Run those of ``steps`` that are not finished, in order; one that makes the same bytes again reopens no other.
+    """Run those of ``steps`` that are wanted and not finished, in order.
+
+    One that makes the same bytes again reopens no other.
 
     Raises:
         OaplError: a stage failed, or left something unfinished that it does not make (any more).
     """
     for step in steps:
-        if step not in finished(run):
+        if step in wanted(run) and step not in finished(run):
             run_step(run.root, step)
             if why := why_unfinished(run, step):
                 number = "" if step.round is None else f" --round {step.round}"
@@ -78,5 +82,7 @@ def run_missing(run: Run, steps: tuple[Step, ...]) -> None:
 
 
 def verifying(run: Run, number: int) -> AbstractContextManager[None]:
-    """Verify what is sampled during sampling, where the settings say."""
-    return beside(run.root, verification_beside_sampling(number))
+    """Verify what is sampled during sampling, if verdicts are wanted."""
+    # who stops after sampling may have no sandbox here
+    is_wanted = any(step.verb == VERIFICATION.verb and step.round == number for step in wanted(run))
+    return beside(run.root, verification_beside_sampling(number)) if is_wanted else nullcontext()

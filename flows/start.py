@@ -16,10 +16,12 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed
 
 from oapl_core.errors import Held, OaplError
-from oapl_core.planning.plan import finished, round_steps
+from oapl_core.planning.plan import finished, round_steps, stopped_before
+from oapl_core.plugins import resolve
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.progress import Reading
 from oapl_core.run_folder.following import follow, made, observer
+from oapl_core.run_folder.ledger import StopEntry
 from oapl_core.run_folder.opening import find, opened
 from oapl_core.run_folder.run import Run
 from tasks.stage import progress, telling
@@ -66,7 +68,12 @@ def flow_of_a_run(name: str, run_name: Callable[[], str]) -> Callable[[Callable[
 
     def made_of(stages: Callable[[Run], str]) -> Flow[..., State[None]]:
         @flow(name=name, flow_run_name=run_name, description=stages.__doc__)
-        def play(experiment: Path = EXPERIMENT, overrides: tuple[str, ...] = ()) -> State[None]:
+        def play(
+            experiment: Path = EXPERIMENT,
+            overrides: tuple[str, ...] = (),
+            until: str | None = None,
+            until_round: int | None = None,
+        ) -> State[None]:
             """Hold the run and do its stages. Whatever is finished is never done again.
 
             Args:
@@ -74,21 +81,45 @@ def flow_of_a_run(name: str, run_name: Callable[[], str]) -> Callable[[Callable[
                     the folder that was deployed from.
                 overrides: Settings that differ from the file, each KEY=VALUE: seed=1 or training.learning_rate=1e-6.
                     Another seed or name is another run. Leave empty for a run folder.
+                until: Stage after which to stop for now: sampling, verification, groups, training, evaluation. A start
+                    without it continues there.
+                until_round: Round of that stage, counted from 0. Leave empty for the next unfinished one.
             """
             listen()
             tell = telling()
             try:
-                named = find(experiment, overrides)
-                with opened(named, tell, experiment.is_dir()) as run, followed(run, tell):
+                named = _aimed(find(experiment, overrides), until, until_round)
+                with opened(named, tell, experiment.is_dir()) as there, followed(there, tell):
+                    run = _aimed(there, until, until_round)
                     observer("fit", run, tell)
                     check_solutions(run)
-                    return Completed(message=stages(run))
+                    said = stages(run)
+                    return Completed(message=stopped(run) or said)
             except Held as error:
                 return skipped(error)
 
         return play
 
     return made_of
+
+
+def _aimed(run: Run, until: str | None, number: int | None) -> Run:
+    if until is None and number is None:
+        return run
+    aimed: Run = resolve("option", "until")(run, until, number)
+    return aimed
+
+
+def stopped(run: Run) -> str | None:
+    """Record that the run stopped before its end as a person wanted, and say so; None where it did not."""
+    step = stopped_before(run)
+    if step is None:
+        return None
+    entry = StopEntry(f"before {step.title}, as asked")
+    # the same words again, every night: one line says it
+    if run.ledger.stop() != entry:
+        run.ledger.append(entry)
+    return f"{run.root}: stopped {entry.reason}; a start without `until` continues there"
 
 
 def skipped(why: Held) -> State[None]:

@@ -50,16 +50,19 @@ def evaluate(
         Path | None, typer.Option(metavar="card.json", help="Repeat this evaluation and compare; 1 if they disagree.")
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Unset: below data/evaluations.")] = None,
-    harness: Annotated[str | None, typer.Option(help="Another project's, beside ours: lm-eval or inspect.")] = None,
-    tasks: Annotated[
-        str | None, typer.Option(metavar="TASK,...", help="Tasks that the harness itself fetches, beside the problems.")
+    harness: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:TASK,...]",
+            help="Another project's, beside ours: lm-eval or inspect; and tasks that it fetches itself.",
+        ),
     ] = None,
 ) -> None:
     """Measure checkpoints on a problem set and write the evaluation card; the same command again continues."""
-    harnesses = names("harness")
-    if harness not in (None, *harnesses) or (tasks and not harness):
-        raise ConfigError(f"--harness {harness or 'is missing: --tasks are its own'}; choose {' or '.join(harnesses)}")
-    others = ["--harness", harness, *(["--tasks", tasks] if tasks else [])] if harness else []
+    named, _, tasks = (harness or "").partition(":")
+    if harness is not None and named not in names("harness"):
+        raise ConfigError(f"--harness {harness}: is none of {', '.join(names('harness'))}")
+    others = ["--harness", named, *(["--tasks", tasks] if tasks else [])] if named else []
     raise typer.Exit(measure_or_repeat(models or [], name, card, to, others))
 
 

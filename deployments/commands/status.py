@@ -3,9 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from deployments.arguments import OpenedRun
 from deployments.step_tables import print_plan, print_times
@@ -14,19 +12,20 @@ from oapl_core.planning.plan import finished, steps, times
 from oapl_core.run_folder import machines
 from oapl_core.run_folder.draws import draw_file, told
 from oapl_core.run_folder.ledger import ArtifactEntry
+from oapl_core.run_folder.lock import owner
 from oapl_core.run_folder.run import Run
 
 _PART = re.compile(r"-\d{5}(?=\.parquet$)")
 
 
-def status(
-    run: OpenedRun, parts: Annotated[bool, typer.Option("--parts", help="Show each part in a line of its own.")] = False
-) -> None:
-    """Show which steps of a run are finished and what they made."""
+def status(run: OpenedRun) -> None:
+    """Show which steps of a run are finished and what they made; `oapl --json status RUN` names each part."""
     done = [step.title for step in finished(run)]
     if print_json(lambda: _facts(run, done)):
         return
     tell(f"{run.root}: {len(done)} of {len(steps(run.config))} steps finished")
+    if stop := _stop(run):
+        tell(f"stopped {stop}; `oapl run {run.root}` continues there")
     for fork in run.ledger.forks()[:1]:
         tell(f"forked from {fork.parent} at {fork.stage} of round {fork.round}; {'; '.join(fork.changes)}")
     print_plan(run, done)
@@ -36,14 +35,22 @@ def status(
             tell(f"round {number} {told(entry.details)}")
         if trained := machines.told(run, number):
             tell(f"round {number} trained {trained}")
-    _print_artifacts(run, parts)
+    _print_artifacts(run)
     print_times(run)
+
+
+def _stop(run: Run) -> str | None:
+    """Say why nobody works on the run, if it stopped on purpose."""
+    # who works on it now may be in the stage that it stopped before, which has not ended yet
+    stop = run.ledger.stop()
+    return stop.reason if stop and owner(run.root) is None else None
 
 
 def _facts(run: Run, done_titles: Sequence[str]) -> dict[str, Any]:
     removed = run.ledger.removals()
     return {
         "run": run.root,
+        "stopped": _stop(run),
         "forked_from": [asdict(fork) for fork in run.ledger.forks()[:1]],
         "steps": [
             asdict(step) | {"title": step.title, "done": step.title in done_titles} for step in steps(run.config)
@@ -53,12 +60,12 @@ def _facts(run: Run, done_titles: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _print_artifacts(run: Run, parts: bool) -> None:
-    """Print the artifacts; parts of one thing in one line, unless each is asked for."""
+def _print_artifacts(run: Run) -> None:
+    """Print the artifacts; parts of one thing in one line."""
     table = numbers_table("artifact", "rows", "MiB", "seconds")
     removed, together = run.ledger.removals(), dict[str, list[ArtifactEntry]]()
     for name, entry in run.ledger.artifacts().items():
-        together.setdefault(name if parts else _PART.sub("-*", name), []).append(entry)
+        together.setdefault(_PART.sub("-*", name), []).append(entry)
     for pattern, entries in together.items():
         gone = sum(entry.artifact in removed for entry in entries)
         if len(entries) == 1:

@@ -60,8 +60,8 @@ def build(run: Run, round_number: int) -> None:
     if chosen_by.replay:  # the seed decides nothing else here, so that ledgers of other rounds stay as they were
         settings |= {"replay": chosen_by.replay.model_dump(), "seed": run.config.seed}
     asked = [run.problems] if chosen_by.own_filters else []  # those that ship see rewards alone
-    earlier = map(run.groups, run.config.groups_before(round_number))
-    inputs = run.inputs([run.prompts, *asked, *rollouts, *verdicts, *earlier])
+    before = map(run.groups, run.config.groups_before(round_number))
+    inputs = run.inputs([run.prompts, *asked, *rollouts, *verdicts, *before])
     if run.is_done(path, inputs, settings):
         say(f"groups of round {round_number}: done")
         return
@@ -96,7 +96,9 @@ def build(run: Run, round_number: int) -> None:
 def _called(
     run: Run, rollouts: Sequence[Path], verdicts: Sequence[Path], name: str, left: "pl.DataFrame"
 ) -> Sequence[str | None]:
-    found: Sequence[str | None] = plugins.resolve("setting", "rounds.keep")(run.problems, rollouts, verdicts, name, left)
+    found: Sequence[str | None] = plugins.resolve("setting", "rounds.keep")(
+        run.problems, rollouts, verdicts, name, left
+    )
     return found
 
 

@@ -116,6 +116,19 @@ def steps(config: Experiment) -> tuple[Step, ...]:
     return (*preparation(config), *rounds, *conclusion(config))
 
 
+def wanted(run: Run) -> tuple[Step, ...]:
+    """Return the steps that a person wants now: all, or those as far as ``Run.until``."""
+    every = steps(run.config)
+    last = next((number for number, step in enumerate(every, 1) if step.title == run.until), len(every))
+    return every[:last]
+
+
+def stopped_before(run: Run) -> Step | None:
+    """Return the first unfinished step, if it is not wanted now."""
+    done, every = len(finished(run)), steps(run.config)
+    return every[done] if len(wanted(run)) <= done < len(every) else None
+
+
 def finished(run: Run) -> list[Step]:
     """Return the leading steps that need not run again; the first unfinished one and all after it are left out."""
     state, done = _Recorded(run), []

@@ -167,6 +167,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "dry-run": "deployments.dry_run:show_plan",
         "limit": "oapl_core.settings.rehearsal:rehearsed",
         "redo": "oapl_core.changing.redoing:redo",
+        "until": "oapl_core.changing.stopping:until",
     },
     "page": {"round": "oapl_extras.round_pages.round_page:round_page"},
     "problem_rows": {"reader": "oapl_extras.rows.row_reader:RowReader", "hub": "oapl_extras.rows.hub_rows:local"},

@@ -5,7 +5,8 @@ artifact counts as not finished. An ``artifact`` line has name, sha256, bytes, r
 ``stage`` line has one process's wall time and exit code; the report says from it where the time went. A ``removal``:
 an artifact's bytes were given up on purpose (cleaning.py). A ``supersession``: an artifact is to be made again and was
 put aside (redoing.py). A ``fork``: where the run comes from (forking.py). All three are made in ``changing/``.
-``settings``: the content of run.json, from when it was made or changed on (run.py). Nothing is ever taken out: the
+``settings``: the content of run.json, from when it was made or changed on (run.py). A ``stop``: a person wanted the
+run no further for now. Nothing is ever taken out: the
 newest line about an artifact counts.
 """
 
@@ -114,7 +115,15 @@ class SettingsEntry:
         return cls(config, hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest())
 
 
-Entry = ArtifactEntry | StageEntry | RemovalEntry | SupersededEntry | ForkEntry | SettingsEntry
+@dataclass(frozen=True)
+class StopEntry:
+    """The run stopped on purpose, with work left; it holds until a process of a stage ends."""
+
+    reason: str
+    """Words that follow "stopped": where, and why."""
+
+
+Entry = ArtifactEntry | StageEntry | RemovalEntry | SupersededEntry | ForkEntry | SettingsEntry | StopEntry
 _KINDS: dict[str, type[Entry]] = {
     "artifact": ArtifactEntry,
     "stage": StageEntry,
@@ -122,6 +131,7 @@ _KINDS: dict[str, type[Entry]] = {
     "supersession": SupersededEntry,
     "fork": ForkEntry,
     "settings": SettingsEntry,
+    "stop": StopEntry,
 }
 
 
@@ -147,6 +157,7 @@ class Records:
         """Forks that the run comes from, the last fork first."""
         self.settings: list[SettingsEntry] = []
         """The last two: run.json is the newer one, or, where a process was killed as it changed it, the one before."""
+        self.stop: StopEntry | None = None
 
     def note(self, entry: Entry | None) -> None:
         """Take in the next line."""
@@ -158,6 +169,9 @@ class Records:
             self.superseded.discard(entry.artifact)
         elif isinstance(entry, StageEntry):
             self.stages.append(entry)
+            self.stop = None
+        elif isinstance(entry, StopEntry):
+            self.stop = entry
         elif isinstance(entry, ForkEntry):
             self.forks.append(entry)
         elif isinstance(entry, SettingsEntry):
@@ -194,6 +208,11 @@ class Ledger:
         """List every stage process that ended, in order."""
         self._catch_up()
         return list(self._records.stages)
+
+    def stop(self) -> StopEntry | None:
+        """Return why the run is stopped; None if it is not, or a stage ended since."""
+        self._catch_up()
+        return self._records.stop
 
     def entries(self) -> list[Entry]:
         """List every line of a kind that is known, in order."""

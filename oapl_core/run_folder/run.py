@@ -82,6 +82,8 @@ class Run(Recorded):
     config: Experiment
     started_in: Path | None = field(default=None, compare=False)
     """Folder in which a person last named its experiment; None: unknown."""
+    until: str | None = field(default=None, compare=False)
+    """Title of the last step that a person wants now (planning/plan.py); None: the plan's last."""
 
     def __repr__(self) -> str:
         """Show the folder in a notebook, not its pages of settings."""

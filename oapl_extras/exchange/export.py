@@ -1,11 +1,13 @@
-"""``python -m oapl_extras.exchange.export RUN_DIR --round N --to FILE``: a round in the authors' schema or as messages.
+"""``python -m oapl_extras.exchange.export RUN_DIR --round N --to FILE``: a round for trainers of other projects.
 
-Reads 1_rollouts, 2_verdicts and problems.parquet; writes one file outside the run, complete or not at all. A .parquet
-file is in the authors' schema (``exchange/__init__.py``), a .jsonl file has a rollout a line, as chat messages
-(``messages.py``). Rollouts whose verdict is missing or ``verifier_error`` have no reward: they are left out and
-counted. One row group of rollouts and the problems of one part are in memory at a time.
+Reads 1_rollouts, 2_verdicts or 3_groups, and problems.parquet; writes one file outside the run, complete or not at all.
+Of every judged rollout (``rollouts``), a .parquet file is in the authors' schema (``exchange/__init__.py``). A .jsonl
+file has a rollout a line, as chat messages (``messages.py``). Rollouts whose verdict is missing or ``verifier_error``
+have no reward: they are left out and counted. One row group of rollouts and the problems of one part are in memory at a
+time. The other kinds are chosen by reward (``chosen.py``); the file's ending says how their rows are written.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
+from oapl_core.files import fsync
 from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.problems.encoding import tool_schemas
 from oapl_core.problems.ground_truth import to_text
@@ -22,10 +25,24 @@ from oapl_core.problems.prompts import conversation
 from oapl_core.progress import say
 from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.settings.experiment_file import parse_as
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 from oapl_core.storable import json_text
+from oapl_core.token_columns import COLUMNS
 from oapl_core.turns.rows import columns, is_trajectory, recorded
+from oapl_extras.exchange.chosen import (
+    KINDS,
+    SAID,
+    ExportChoice,
+    ExportedAnswer,
+    Kind,
+    preference_rows,
+    rewards_of,
+    schema_of,
+    sft_rows,
+    verl_row,
+)
 from oapl_extras.exchange.messages import conversations_of
 
 if TYPE_CHECKING:
@@ -33,6 +50,9 @@ if TYPE_CHECKING:
 
 _SAMPLING = "policy_hash logprobs logprobs_mode finish_reason temperature top_p top_k max_tokens seed engine".split()
 _ROWS_PER_WRITE = 64  # each repeats its problem's tests
+_WORDS = {"rollouts": "rollouts", "sft": "answers", "preference": "pairs", "verl": "problems"}
+_CHOOSING = "rollout_id problem_id policy_hash sample finish_reason".split()
+_SAID = [name for name, _ in tables.ROLLOUTS if name not in {"logprobs", *COLUMNS}]
 
 
 def schema() -> "pa.Schema":
@@ -58,31 +78,134 @@ def schema() -> "pa.Schema":
     )
 
 
-def export(run: Run, round_number: int, to: Path, tell: Callable[[str], None] = say) -> None:
-    """Write every judged rollout of the round to ``to``.
+def export(
+    run: Run,
+    round_number: int,
+    to: Path,
+    kind: Kind = "rollouts",
+    choice: str = "{}",
+    tell: Callable[[str], None] = say,
+) -> None:
+    """Write every judged rollout of the round to ``to``, or rows of another kind, by a ``choice`` in JSON.
 
     Raises:
-        ConfigError: ``to`` exists already, or is neither a .parquet nor a .jsonl file.
-        DataError: the round has no rollouts, or they answer unknown problems.
+        ConfigError: ``to`` exists already, or is neither a .parquet nor a .jsonl file; or the choice cannot be.
+        DataError: the round has no rollouts, or no groups to choose from, or they answer unknown problems.
     """
+    config = parse_as(ExportChoice, json.loads(choice), "oapl export")
+    config.check(kind)
     if to.suffix not in {".parquet", ".jsonl"} or to.exists():
         why = "exists already" if to.exists() else "is neither a .parquet nor a .jsonl file"
         raise ConfigError(f"{to}: {why}; give another name")
     parts = parts_of(run.rollouts(round_number))
     if not parts:
         raise DataError(f"{run.rollouts(round_number)}: has no rollouts; run the experiment to sample them")
-    left_out, written = Counter[str](), 0
+    rows, left_out = (
+        (None, Counter[str]()) if kind == "rollouts" else _chosen(run, round_number, parts, kind, config, to)
+    )
     to.parent.mkdir(parents=True, exist_ok=True)
     # Renamed when it is complete: another project that watches the folder never reads half of a file.
     temporary = to.with_name(f".tmp-{to.name}")
     try:
-        write = _write_parquet if to.suffix == ".parquet" else _write_messages
-        written = write(temporary, run, round_number, parts, left_out)
+        if rows is None:
+            write = _write_parquet if to.suffix == ".parquet" else _write_messages
+            written = write(temporary, run, round_number, parts, left_out)
+        else:
+            written = _write_rows(temporary, to.suffix, kind, rows)
+        # a name that outlives a power cut must have its content
+        fsync(temporary)
         temporary.rename(to)
     finally:
         temporary.unlink(missing_ok=True)
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) or "none"
-    tell(f"{written:,} rollouts are in {to}; left out: {reasons}")
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count) or "none"
+    tell(f"{written:,} {_WORDS[kind]} are in {to}; rollouts left out: {reasons}")
+
+
+def _chosen(
+    run: Run, number: int, parts: Sequence[Path], kind: Kind, choice: ExportChoice, to: Path
+) -> tuple[Iterator[dict[str, Any]], Counter[str]]:
+    """Return the rows of a chosen kind, to be made as they are written, and what counts the rollouts left out."""
+    has_tools = kind != "verl" and run.config.environment is not None
+    if to.suffix == ".parquet" and has_tools:
+        raise _no_one_shape(to)
+    rewards, left_out = rewards_of(run, number)
+    rows = _chosen_rows(run, parts, kind, choice, rewards, left_out)
+    return (_plain(rows, to) if to.suffix == ".parquet" else rows), left_out
+
+
+def _no_one_shape(to: Path) -> ConfigError:
+    return ConfigError(f"{to}: rows with calls of tools have no one shape; write a .jsonl file")
+
+
+def _plain(rows: Iterator[dict[str, Any]], to: Path) -> Iterator[dict[str, Any]]:
+    """Yield rows whose messages are of texts alone; trajectories may also come from elsewhere."""
+    for row in rows:
+        said = [message for name in SAID for message in row.get(name, ())]
+        # Arrow would leave out what the schema does not name
+        if any(message.keys() - {"role", "content"} for message in said):
+            raise _no_one_shape(to)
+        yield row
+
+
+def _chosen_rows(
+    run: Run,
+    parts: Sequence[Path],
+    kind: Kind,
+    choice: ExportChoice,
+    rewards: Mapping[str, tuple[float, bool]],
+    left_out: Counter[str],
+) -> Iterator[dict[str, Any]]:
+    rows_of = sft_rows if kind == "sft" else preference_rows
+    environment, index, seen = run.config.environment, 0, 0
+    # the file of a problem set needs no tokenizer, and no tokens are read for it
+    conversations = None if kind == "verl" else conversations_of(run, load_tokenizer(run.base_model()))
+    shared = {"tools": tool_schemas(environment)} if environment else {}
+    for part in parts:
+        problems, answers = _problems(run, part, index), dict[str, list[ExportedAnswer]]()
+        index += len(problems)
+        for rollout in _kept(part, rewards, _SAID if conversations else _CHOOSING):
+            said = conversations.decoded(rollout) if conversations else ()
+            sample, name, policy = (rollout[key] for key in ("sample", "rollout_id", "policy_hash"))
+            reward, correct = rewards[name]
+            is_cut = rollout["finish_reason"] == "length"
+            answer = ExportedAnswer(sample, name, policy, reward, correct, is_cut, said)
+            answers.setdefault(rollout["problem_id"], []).append(answer)
+        for name, given in answers.items():
+            seen += len(given)
+            if kind == "verl":
+                yield verl_row(problems[name], [(one.reward, one.correct) for one in given])
+            else:
+                yield from rows_of(problems[name], given, choice, left_out, shared)
+    if seen != len(rewards):
+        raise DataError(
+            f"{run.root}: {len(rewards) - seen} rows of the groups are no rollouts any more; `oapl run {run.root} "
+            "--until groups` makes them again"
+        )
+
+
+def _kept(part: Path, rewards: Mapping[str, Any], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rollouts of a part that have a reward."""
+    with tables.open_table(part, tables.ROLLOUTS) as file:
+        for number in range(file.num_row_groups):
+            rows = file.read_row_group(number, columns=list(columns)).to_pylist()
+            yield from (row for row in rows if row["rollout_id"] in rewards)
+
+
+def _write_rows(path: Path, suffix: str, kind: Kind, rows: Iterator[dict[str, Any]]) -> int:
+    import pyarrow.parquet as pq
+
+    written, form = 0, schema_of(kind)
+    if suffix == ".jsonl":
+        with path.open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json_text(row) + "\n")
+                written += 1
+        return written
+    with pq.ParquetWriter(path, form, compression="zstd") as writer:
+        while chunk := list(islice(rows, _ROWS_PER_WRITE)):
+            writer.write_table(tables.as_table(chunk, form))
+            written += len(chunk)
+    return written
 
 
 def _write_parquet(path: Path, run: Run, round_number: int, parts: Sequence[Path], left_out: Counter[str]) -> int:
@@ -181,5 +304,9 @@ def _judged(
 
 
 if __name__ == "__main__":
-    options = {"to": {"type": Path, "required": True, "metavar": "FILE", "help": "file to make"}}
+    options: dict[str, dict[str, Any]] = {
+        "to": {"type": Path, "required": True, "metavar": "FILE", "help": "file to make"},
+        "kind": {"choices": KINDS, "default": KINDS[0], "help": "kind of rows"},
+        "choice": {"default": "{}", "metavar": "JSON", "help": "settings of the choice"},
+    }
     raise SystemExit(run_verb(export, has_round=True, options=options))

@@ -43,7 +43,7 @@ def measure(
         SandboxError: programs cannot be isolated here.
     """
     if tasks:
-        raise ConfigError(f"--tasks: {NAME} has no tasks of its own; they are other packages")
+        raise ConfigError(f"--harness {NAME}:TASK: {NAME} has no tasks of its own; they are other packages")
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "results.json"
     results.unlink(missing_ok=True)

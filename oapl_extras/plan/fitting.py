@@ -16,7 +16,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.files import readable_size
 from oapl_core.planning.memory import MemoryEstimate, rank_memory
 from oapl_core.planning.model_size import ModelSize
-from oapl_core.planning.plan import Step, finished, steps
+from oapl_core.planning.plan import Step, finished, wanted
 from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
@@ -80,7 +80,7 @@ def look_ahead(run: Run, tell: Callable[[str], None]) -> None:
     # a run that has begun has what it wrote on the disk, and asks for room stage by stage
     is_new = not (run.root / "run.json").exists()
     # a stage that is done needs nothing any more: what was sampled elsewhere may be trained here
-    every = steps(run.config)
+    every = wanted(run)
     left = every if is_new else every[len(finished(run)) :]
     model = run.config.model
     placed = (
@@ -90,7 +90,9 @@ def look_ahead(run: Run, tell: Callable[[str], None]) -> None:
     )
     known = known_size(placed)
     fit = Fit(run.config, known[0] if known else None, here(), tuple(left))
-    found = [*fit.findings(), *(_disk(run, fit.model) if is_new else ())]
+    # who wants rollouts alone has no checkpoint to write
+    trains = any(step.verb == TRAINING.verb for step in left)
+    found = [*fit.findings(), *(_disk(run, fit.model) if is_new and trains else ())]
     for one in found:
         if one.refuses:
             raise ConfigError(one.line)

@@ -42,9 +42,8 @@ def rollouts(
     run: OpenedRun,
     number: Annotated[int | None, typer.Option("--round", help="Round, from 0; unset: the last with rollouts.")] = None,
     where: Annotated[
-        str | None, typer.Option(metavar="SQL", help='For example "reward == 1" or "outcome = \'time_limit\'".')
+        str | None, typer.Option(metavar="SQL", help='For example "reward == 1" or "problem_id = \'ID\'".')
     ] = None,
-    problem: Annotated[str | None, typer.Option(metavar="ID", help="Only rollouts of this problem.")] = None,
     show: Annotated[int, typer.Option(min=0, max=2**31, help="Number of rollouts to print.")] = 3,
     whole: Annotated[bool, typer.Option("--whole", help="Print long texts to their end.")] = False,
     like: Annotated[
@@ -60,7 +59,7 @@ def rollouts(
         _likeness(record, number, show)
         return
     # lazy, and only the columns of the filter: a round of 200,000 long answers does not fit into memory
-    frame = joined(record, number, problem_ids=None if problem is None else [problem])
+    frame = joined(record, number)
     if where is not None:
         frame = frame.filter(_condition(frame, where))
     try:
@@ -70,8 +69,6 @@ def rollouts(
     except pl.exceptions.PolarsError as error:
         cause = "cannot be read" if where is None else f"cannot be read, or --where {where!r} fails on some row"
         raise DataError(f"{run.round_dir(number)}: {cause} ({_first_line(error)})") from None
-    if problem is not None and where is None and matching.is_empty():
-        raise ConfigError(f"--problem {problem}: round {number} of {run.root} has no rollouts of it")
     total = sum(map(tables.count_rows, record.parts(record.run.rollouts(number))))
     _print(f"{run.root.name}, round {number}: {len(matching):,} of {total:,} rollouts match{_counts(matching)}")
     # turns are told apart by their tokens, answers of one turn by their text alone

@@ -174,6 +174,9 @@ def test_a_command_without_json_says_which_have_it(demo: list[str]) -> None:
         ("prompt gsm8k --from=train.jsonl", "path=VALUE"),
         ("watch demo-seed0 --once", "--every=0"),
         ("join file:///nowhere --idle 3", "idle=VALUE"),
+        ("status demo-seed0 --parts", "--json"),
+        ("rollouts demo-seed0 --problem x", """--where="problem_id='ID'\""""),
+        ("evaluate demo-seed0 --harness lm-eval --tasks arc_easy", "--harness=NAME:TASK,..."),
         ("push demo-seed0 --to me/demo --what rollouts", "what=VALUE"),
         ("push demo-seed0 --to me/demo --epoch 2", "epoch=VALUE"),
     ],
@@ -186,7 +189,7 @@ def test_an_option_of_the_release_before_says_what_to_write(words: str, instead:
 
 def test_the_version_is_printed_and_a_shell_completes_commands_and_options() -> None:
     assert called("--version").stdout == f"oapl {__version__}\n"
-    for words, found in (("oapl sta", "status"), ("oapl status --pa", "--parts")):
+    for words, found in (("oapl sta", "status"), ("oapl run --unt", "--until")):
         asked = {"_OAPL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         done = subprocess.run(
             [Path(sys.executable).with_name("oapl")], env=os.environ | asked, capture_output=True, text=True

@@ -1,6 +1,6 @@
 """`oapl du`, `oapl clean`, `oapl fork` and `oapl run --redo` on the command line."""
 
-import re
+import json
 from pathlib import Path
 
 import pytest
@@ -28,17 +28,18 @@ def test_du_says_what_lies_where_and_what_could_go(run: Run) -> None:
     assert "--keep groups=0" in done.stdout
 
 
-def test_status_shows_parts_of_one_thing_in_one_line_unless_asked(tmp_path: Path) -> None:
+def test_status_shows_parts_of_one_thing_in_one_line_and_json_has_each(tmp_path: Path) -> None:
     run = write_synthetic_run(tmp_path, Sizes(train=40, group=2, epochs=(1, 1)))
     entries = run.ledger.artifacts()
     rollouts = [entry for name, entry in entries.items() if name.startswith("round_00/1_rollouts/")]
     assert len(rollouts) == 5
-    short, whole = (called("status", run.root, *option).stdout for option in ((), ("--parts",)))
+    short, whole = (called(*words, run.root).stdout for words in (("status",), ("--json", "status")))
     lines = [line.split() for line in short.splitlines() if "round_00/1_rollouts" in line]
     assert [line[:5] for line in lines] == [["round_00/1_rollouts/part-*.parquet", "(5", "parts)", "80", lines[0][4]]]
     assert float(lines[0][4]) == pytest.approx(sum(entry.bytes for entry in rollouts) / 2**20, abs=0.006)
     assert "round_01/3_groups.parquet" in short and "part-00004" not in short
-    assert [entry.artifact for entry in rollouts] == re.findall(r"round_00/1_rollouts/part-\d+\.parquet", whole)
+    named = [one["artifact"] for one in json.loads(whole)["artifacts"]]
+    assert [entry.artifact for entry in rollouts] == [name for name in named if name.startswith("round_00/1_rollouts")]
     for entry in rollouts[:2]:
         run.ledger.append(RemovalEntry(entry.artifact, entry.sha256, entry.bytes, "rollouts=1"))
     assert "part-*.parquet (5 parts, 2 removed)" in called("status", run.root).stdout
@@ -92,7 +93,7 @@ def test_a_fork_is_made_and_says_how_it_goes_on(run: Run) -> None:
     ("arguments", "says"),
     [
         (["--redo", "sampling", "--from-stage", "groups"], "give one of them"),
-        (["--round", "1"], "says which round --redo or --from-stage means"),
+        (["--round", "1"], "says which round --redo, --from-stage or --until means"),
     ],
 )
 def test_options_that_do_not_go_together_are_named(run: Run, arguments: list[str], says: str) -> None:

@@ -48,7 +48,7 @@ def test_the_command_and_its_flow_have_the_same_run(
     monkeypatch.setattr(command, "_run_flow", flow)
     monkeypatch.setattr(command, "_show_result", lambda _: None)
     given = [f'runs_dir="{tmp_path}/runs"', f'cache_dir="{tmp_path}/cache"']
-    command._carry_out(ROOT / "deployments/experiments/demo.toml", given, limit, lambda _run: None)
+    command._carry_out(ROOT / "deployments/experiments/demo.toml", given, limit, lambda _run: None, lambda run: run)
     assert inside == [True]
     assert calls == {"load_experiment": 1, "create": 1}
 

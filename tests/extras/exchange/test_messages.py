@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from oapl_core import tables
+from oapl_core.errors import ConfigError
 from oapl_core.groups.build import build
 from oapl_core.model_files.model_folder import load_tokenizer, policy_hash
 from oapl_core.problems.prepare import prepare
@@ -177,6 +178,19 @@ def test_messages_come_back_as_the_same_tokens_without_log_probs(original: Run, 
             assert [call["result"] for call in one["tool_calls"]] == ["7"]
     truths = [row["answer"] for row in tables.read_table(copy.problems, tables.PROBLEMS).to_pylist()]
     assert "4" in truths
+
+
+def test_trajectories_to_imitate_keep_their_calls(original: Run, tmp_path: Path) -> None:
+    build(original, 0)
+    export(original, 0, tmp_path / "sft.jsonl", "sft")
+    rows = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
+    assert [row["rollout_id"] for row in rows] == ["sum/0", "most/0", "most/1", "square/2"]
+    assert rows[0]["completion"] == conversation("It is 0.") and rows[0]["prompt"][-1]["role"] == "user"
+    with pytest.raises(ConfigError, match=r"rows with calls of tools have no one shape; write a .jsonl file"):
+        export(original, 0, tmp_path / "sft.parquet", "sft")
+    assert not list(tmp_path.glob("*sft.parquet"))
+    export(original, 0, tmp_path / "verl.parquet", "verl")
+    assert pq.read_table(tmp_path / "verl.parquet").num_rows == 3
 
 
 def test_turns_that_are_not_what_the_model_saw_are_left_out_by_name(

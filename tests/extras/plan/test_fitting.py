@@ -1,11 +1,13 @@
 """What `oapl run` refuses before the first stage, and what it says may be slow, on H100s that are not there."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from oapl_core.changing.stopping import until
 from oapl_core.devices import Gpu
 from oapl_core.errors import ConfigError
 from oapl_core.planning.memory import rank_memory
@@ -222,6 +224,17 @@ def test_a_new_run_wants_room_for_a_checkpoint_and_two_states(
         return
     with pytest.raises(ConfigError, match=r"a checkpoint and two states .* runs_dir"):
         look_ahead(run, print)
+
+
+def test_a_run_that_stops_before_training_needs_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "new", a_run(tmp_path, 512).config)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=0))
+    monkeypatch.setattr("oapl_extras.plan.fitting.here", lambda: Machine((H100,) * 1, 8))
+    crowded = run.config.training.model_copy(update={"processes": 2})
+    run = replace(run, config=run.config.model_copy(update={"training": crowded}))
+    with pytest.raises(ConfigError, match=r"training.processes = 2 need a GPU each, and 1 are there"):
+        look_ahead(run, print)
+    look_ahead(until(run, "groups"), print)
 
 
 def test_an_experiment_with_a_former_setting_is_told_what_is_there_now() -> None:

@@ -1,0 +1,94 @@
+"""docs/exporting.md: its table is what is chosen, its columns are those of the files, its commands run as it says."""
+
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment_file import applied, parse_as
+from oapl_extras.exchange.chosen import KINDS, ExportChoice, ExportedAnswer, preference_rows, schema_of, sft_rows
+from tests.architecture.sources import ROOT
+from tests.whole_run import oapl, small_demo
+
+PAGE = (ROOT / "docs" / "exporting.md").read_text(encoding="utf-8")
+
+
+def table(beginning: str) -> list[list[str]]:
+    """Cells of the rows of the table whose head begins so, with the head first."""
+    lines = PAGE[PAGE.index(beginning) :].split("\n\n")[0].splitlines()
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [head, *rows]
+
+
+def answers(cell: str) -> list[ExportedAnswer]:
+    found = re.findall(r"(\w)(!?) (\S+?)(?:,|$)", cell)
+    return [
+        ExportedAnswer(i, f"r{i}", "policy", float(reward), float(reward) >= 1.0, bool(cut), [{"content": text}])
+        for i, (text, cut, reward) in enumerate(found)
+    ]
+
+
+def chosen(given: Sequence[ExportedAnswer], kind: str, *words: str) -> tuple[str, Counter[str]]:
+    """What the page's cell says, and the answers that are in no row."""
+    problem, left_out = {"prompt": [], "extra_info": {"problem_id": "p"}}, Counter[str]()
+    choice = parse_as(ExportChoice, applied(words), "test")
+    rows_of = sft_rows if kind == "sft" else preference_rows
+    names = ("completion",) if kind == "sft" else ("chosen", "rejected")
+    rows = list(rows_of(problem, given, choice, left_out, {}))
+    return ", ".join(" > ".join(row[name][0]["content"] for name in names) for row in rows), left_out
+
+
+def test_the_table_is_what_is_chosen_and_every_answer_is_in_a_row_or_counted() -> None:
+    head, *rows = table("| answers and rewards |")
+    for cell, *expected in rows:
+        given = answers(cell)
+        assert len(given) == cell.count(",") + 1
+        for words, said in zip((one.strip("`").split() for one in head[1:]), expected, strict=True):
+            found, left_out = chosen(given, *words)
+            assert found == said, (cell, words)
+            in_rows = len(re.findall(r"\w", found))
+            assert in_rows + left_out.total() == len(given), (cell, words, left_out)
+
+
+def test_the_columns_are_those_of_the_files() -> None:
+    (_, *rows) = table("| `--as` |")
+    assert tuple(row[0].strip("`") for row in rows) == KINDS
+    for kind, _, columns, _ in rows[1:]:
+        named = re.findall(r"`(\w+)`", columns)
+        assert schema_of(kind.strip("`")).names[: len(named)] == named  # type: ignore[arg-type]
+    settings = [row[0].strip("`").partition("=")[0] for row in table("| setting |")[1:]]
+    assert sorted(settings) == sorted(ExportChoice.model_fields)
+
+
+@pytest.mark.slow
+def test_the_commands_give_data_and_then_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand on the page, on a demo made small; a stop before training needs none of its files."""
+    file, *changes = small_demo(tmp_path)
+    (one,) = (tomllib.loads(text)["rounds"] for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
+    rounds = json.dumps(one).replace(":", " =").replace('"keep"', "keep")
+    changes = [change for change in changes if not change.startswith("rounds.")]
+    changes += ["name=data", f"rounds={rounds}", "pretrain.epochs=4"]
+    lines = [line[2:].split() for line in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)[0].splitlines()]
+    run = tmp_path / "runs" / "data-seed0"
+    for _, verb, *words in lines:
+        places = {"data.toml": [file, *changes], "data-seed0": [str(run)]}
+        given = [found for word in words for found in places.get(word, [str(tmp_path / word) if "." in word else word])]
+        said = oapl([verb, *given])
+        if verb == "status":
+            assert "stopped before round 0: training, as asked" in said
+            assert not list(run.rglob("4_checkpoint"))
+    assert list(run.glob("round_00/4_checkpoint/oapl/epoch_01")) and (run / "report" / "index.html").exists()
+    kept = pq.read_table(Run.open(run).groups(0))
+    right = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
+    assert 0 < len(right) <= sum(kept["correct"].to_pylist())
+    pairs = pq.read_table(tmp_path / "pairs.parquet").to_pylist()
+    assert 0 < len(pairs) <= len(set(kept["problem_id"].to_pylist()))
+    assert all(row["chosen_reward"] > row["rejected_reward"] for row in pairs)
+    problems = pq.read_table(tmp_path / "problems.parquet").to_pylist()
+    assert {row["extra_info"]["problem_id"] for row in problems} == set(kept["problem_id"].to_pylist())
