@@ -1,6 +1,9 @@
 """AdamW on the host: the fused kernel, by which an offloaded optimiser steps, and DeepSpeed's make the same step."""
 
+import os
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,6 +16,13 @@ from tests.core.training.engine_session import model
 
 BOUND = 0.02
 """Learning rates: a weight of 0.08, the largest, has a last digit of 7e-9, and the rate is 1e-6."""
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """An engine says in the environment that this process is a rank, which every later process would believe."""
+    with patch.dict(os.environ):
+        yield
 
 
 def numbers(size: int) -> tuple[torch.Tensor, torch.Tensor]:
