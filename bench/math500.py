@@ -67,7 +67,7 @@ def gsm8k() -> list[Row]:
 
 def counted(only: str = "") -> dict[str, Counts]:
     """Every rewriting whose name has ``only``, judged by whichever oapl_core is imported first."""
-    from oapl_core.verdicts import extraction
+    from oapl_core.verdicts.answers import answer_rules
     from oapl_core.verdicts.workers.maths_pool import MathsPool
 
     pool = MathsPool(WORKERS)
@@ -75,7 +75,7 @@ def counted(only: str = "") -> dict[str, Counts]:
 
     def passes(job: tuple[Row, str]) -> bool:
         row, response = job
-        answer = extraction.maths(response)
+        answer = answer_rules.maths(response)
         more = (row["problem"],) if takes_statement else ()
         return answer is not None and pool.equal(row["answer"], answer, *more)
 

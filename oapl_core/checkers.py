@@ -5,16 +5,10 @@ problem set's expected output, and the text that the program printed. For kind `
 and returned value as JSON. For kind `math` they are an empty text, the gold answer and the answer.
 
 A checker replaces the comparison, runs inside the verifier and sees hostile text. It must be pure and quick, and return
-False for text that it cannot read. An exception in it is a verifier error, never a 0. A problem names one of
-`CHECKERS`, or one of its own as ``module:function``, importable where the problems are prepared and where answers are
-verified.
+False for text that it cannot read. An exception in it is a verifier error, never a 0. A problem names one of these
+functions, or one of its own as ``module:function``, importable where the problems are prepared and where answers are
+verified. It is looked up as kind ``checker`` of oapl_core/plugins.
 """
-
-import importlib
-import inspect
-from collections.abc import Callable
-
-Checker = Callable[[str, str, str], bool]
 
 
 def unordered_lines(test_input: str, expected: str, printed: str) -> bool:
@@ -44,49 +38,6 @@ def same_text(test_input: str, expected: str, printed: str) -> bool:
     formula.
     """
     return printed.strip() == expected.strip()
-
-
-CHECKERS: dict[str, Checker] = {
-    c.__name__: c for c in (unordered_lines, unordered_tokens, any_line, any_permutation, same_text)
-}
-
-
-def resolve(name: str) -> Checker:
-    """Return the checker of that name.
-
-    Raises:
-        ValueError: there is none; one line with what to write instead.
-    """
-    if name in CHECKERS:
-        return CHECKERS[name]
-    module, colon, function = name.partition(":")
-    if not colon:
-        raise ValueError(f"checker {name!r} is unknown; name one of {', '.join(CHECKERS)}, or module:function")
-    try:
-        checker: Checker = getattr(importlib.import_module(module), function)
-    except (
-        ImportError,
-        AttributeError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        SyntaxError,
-        TypeError,
-        ValueError,
-    ) as error:
-        why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"checker {name!r} cannot be imported ({why}); install it or mend the name") from None
-    if not callable(checker):
-        raise ValueError(f"checker {name!r} is not a function")
-    try:
-        inspect.signature(checker).bind("", "", "")
-    except TypeError:
-        raise ValueError(
-            f"checker {name!r} does not take (test_input, expected, printed); write one that does"
-        ) from None
-    except ValueError:  # some functions of C do not say what they take
-        return checker
-    return checker
 
 
 def _lines(text: str) -> list[str]:

@@ -1,23 +1,15 @@
 """A toolchain: the commands of a program that no interpreter of ours runs. Starts nothing but a question for a version.
 
-Found once for a problem, then carried as one object. The sandbox runs its commands, extraction looks for its tags, and
-prompts have its words. None stands for Python, which the fork servers run themselves. Toolchains are looked up by name
-(languages/): a run for Python alone loads none.
+Found once for a problem (toolchain_of.py), then carried as one object. The sandbox runs its commands, extraction looks
+for its tags, and prompts have its words.
 """
 
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from oapl_core import plugins
 from oapl_core.errors import SandboxError
 
-PYTHON = "python"
-ASKED_BY = "language"
-"""Column of tables.PROBLEMS that names a toolchain; a row without it asks for Python."""
-PYTHON_WORDS = {"name": PYTHON, "title": "Python", "fence": PYTHON, "comment": "#"}
 _SEEN = "/usr/bin"
 """Folder of the tools: programs see the folders of the system's packages, and no others."""
 _PROBE_S = 20.0
@@ -90,18 +82,3 @@ class Toolchain:
                 f"install it again (on Debian: apt-get install --reinstall {self.package})"
             ) from None
         return next((line.strip() for line in said.stdout.splitlines() if line.strip()), "says no version")
-
-
-def toolchain_of(problem: Mapping[str, Any]) -> Toolchain | None:
-    """Return the toolchain that a row of tables.PROBLEMS asks for; None: Python. Raises DataError for no such one."""
-    name = problem.get(ASKED_BY) or PYTHON
-    if name == PYTHON:
-        return None
-    found: Toolchain = plugins.resolve("toolchain", "described")(name)
-    return found
-
-
-def toolchains_of(problems: Iterable[Mapping[str, Any]]) -> list[Toolchain]:
-    """Return the toolchains of these rows, each once, by name."""
-    found = {one.name: one for one in map(toolchain_of, problems) if one}
-    return [found[name] for name in sorted(found)]

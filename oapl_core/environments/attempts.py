@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oapl_core.environments.protocol import Action, Observation
-from oapl_core.verdicts.extraction import maths_by
+from oapl_core.verdicts.answers.answer_rules import maths_by
 
 _FULL = 1.0
 

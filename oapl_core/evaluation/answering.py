@@ -25,7 +25,7 @@ from oapl_core.rollouts.sampling import Sampling
 from oapl_core.run_folder.parts import store_of
 from oapl_core.run_folder.run_record import verdicts_on
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
-from oapl_core.verdicts.rewards import Judges
+from oapl_core.verdicts.judges import Judges
 from oapl_core.verdicts.verify import judge_part
 
 _STAGE = "evaluation"
@@ -151,7 +151,7 @@ class Answering:
     def _ready_judges(self, target: Target) -> Judges:
         if self._judges is None:
             verifier = self._workers.verifier(self._config.verifier, self._config.engine.replicas)
-            verifier.check_canaries()
+            verifier.check_canaries(target.judging.kinds)
             self._judges = self._stack.enter_context(target.judging.judges(verifier))
         return self._judges
 

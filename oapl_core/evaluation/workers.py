@@ -19,7 +19,7 @@ from oapl_core.rollouts.generate import started
 from oapl_core.rollouts.requests import Sampler
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.verdicts.rewards import AnswerVerifier
+from oapl_core.verdicts.judges import AnswerVerifier
 from oapl_core.verdicts.verifier import Verifier
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from oapl_core import plugins
 from oapl_core.errors import DataError
-from oapl_core.toolchain import PYTHON, Toolchain
+from oapl_core.toolchain import Toolchain
+from oapl_core.toolchain_of import PYTHON
 
 _FOLDER = Path(__file__).parent
 

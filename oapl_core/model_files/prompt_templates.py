@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from oapl_core.errors import ConfigError
 from oapl_core.storable import json_object
-from oapl_core.toolchain import ASKED_BY, PYTHON_WORDS, toolchain_of
+from oapl_core.toolchain_of import ASKED_BY, PYTHON_WORDS, toolchain_of
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -5,11 +5,13 @@ how large the rest will be. Before anything was measured, only the most that the
 room for that is said but stops nothing. Training estimates for itself (training/saving/disk.py).
 """
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError, StageFailed
@@ -21,7 +23,10 @@ from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.tables import PROBLEMS, PROMPTS, read_table, readable
-from oapl_core.toolchain import ASKED_BY, Toolchain, toolchains_of
+from oapl_core.toolchain_of import ASKED_BY, toolchains_of
+
+if TYPE_CHECKING:
+    from oapl_core.toolchain import Toolchain
 
 ROLLOUT_BYTES_PER_TOKEN = 6.25
 """Ids, log-probs, text and all columns (docs/benchmarks/store.md)."""

@@ -17,7 +17,9 @@ from oapl_core.errors import ConfigError
 from oapl_core.plugins.own_function import search_path
 
 Kind = Literal[
+    "answers",
     "card",
+    "checker",
     "command",
     "draw",
     "environment",
@@ -42,6 +44,7 @@ Kind = Literal[
     "section",
     "setting",
     "store",
+    "test_rules",
     "toolchain",
     "tracker",
     "training",
@@ -51,7 +54,16 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
+    "answers": {
+        "math": "oapl_core.verdicts.answers.kinds:MathsAnswers",
+        "text": "oapl_core.verdicts.answers.kinds:TextAnswers",
+        "open": "oapl_core.verdicts.answers.kinds:OpenAnswers",
+    },
     "card": {"evaluation": "oapl_core.evaluation.cards.writing:write_card"},
+    "checker": {
+        name: f"oapl_core.checkers:{name}"
+        for name in "unordered_lines unordered_tokens any_line any_permutation same_text".split()
+    },
     "command": {
         # `import` is a word of Python's own, so its function is `import_`; the order is that of `oapl --help`
         "init": "oapl_extras.init.init_command:init",
@@ -215,6 +227,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "folder": "oapl_core.run_folder.parts:FolderParts",
         "mirror": "oapl_extras.remote.mirror_parts:MirrorParts",
     },
+    "test_rules": {
+        "function": "oapl_core.verdicts.called_functions:FunctionRules",
+        "assert": "oapl_core.verdicts.called_functions:CheckRules",
+    },
     "toolchain": {"described": "oapl_core.languages:language"},
     "tracker": {name: f"oapl_extras.trackers.doors:{name}" for name in ("tensorboard", "wandb", "mlflow")},
     "training": {
@@ -235,11 +251,14 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "verdicts": {
         "folder": "oapl_core.run_folder.verdict_versions:folder",
         "settings": "oapl_core.run_folder.verdict_versions:judged_by",
+        "reward": "oapl_core.verdicts.rewards:Rewarder",
+        "environment": "oapl_core.verdicts.environment_rewards:Played",
     },
 }
 """Places of what ships, ``module:object``, by kind and name."""
 
 _SETTINGS: Mapping[Kind, str] = {
+    "checker": "`checker`",
     "draw": "rounds.draw",
     "environment": "environment.function",
     "filter": "rounds.keep",

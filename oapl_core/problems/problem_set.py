@@ -5,18 +5,18 @@ Writes nothing. oapl_extras/rows makes a row of tables.PROBLEMS of one that some
 where the file has one split alone.
 """
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from oapl_core import plugins
-from oapl_core.checkers import resolve
-from oapl_core.errors import DataError
+from oapl_core.errors import ConfigError, DataError
 from oapl_core.problems.raw_rows import place, raw_rows
 from oapl_core.settings.problems import FILE_KINDS
 from oapl_core.storable import json_text
-from oapl_core.toolchain import ASKED_BY, PYTHON, toolchain_of
+from oapl_core.toolchain_of import ASKED_BY, PYTHON, toolchain_of
 
 PROGRAMS = ("stdin", "function", "assert")
 KINDS = (*PROGRAMS, "math", "text", "open")
@@ -163,9 +163,13 @@ def _checker_complaint(problem: Mapping[str, Any]) -> str | None:
     if problem["kind"] in ("assert", "open"):
         return f"a problem of kind {problem['kind']} has no use for a `checker`; remove it"
     try:
-        resolve(problem["checker"])
-    except ValueError as error:
+        inspect.signature(plugins.resolve("checker", problem["checker"])).bind("", "", "")
+    except ConfigError as error:
         return str(error)
+    except TypeError:  # nor does what is no function
+        return f"checker {problem['checker']!r} does not take (test_input, expected, printed); write one that does"
+    except ValueError:  # some functions of C do not say what they take
+        return None
     return None
 
 

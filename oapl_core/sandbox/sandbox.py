@@ -15,13 +15,15 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from oapl_core.errors import SandboxError
 from oapl_core.sandbox.canaries import prove
 from oapl_core.sandbox.execution import Execution, Limits, Program
 from oapl_core.sandbox.server_process import ProgramNotRun, ServerLost, ServerProcess
-from oapl_core.toolchain import Toolchain
+
+if TYPE_CHECKING:
+    from oapl_core.toolchain import Toolchain
 
 Level = Literal["full", "fallback"]
 DEFAULT_LIBRARIES = ("numpy",)

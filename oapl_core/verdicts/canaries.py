@@ -1,15 +1,22 @@
-"""Answers that are known to be right or wrong, judged before any other is trusted, and with every part again."""
+"""Programs that are known to be right or wrong, judged before any other is trusted, and with every part again."""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oapl_core.toolchain import Toolchain
 from oapl_core.verdicts.extraction import fenced
 from oapl_core.verdicts.outcomes import Outcome
 
+if TYPE_CHECKING:
+    from oapl_core.toolchain import Toolchain
+
 Canary = tuple[dict[str, Any], str, Outcome]
 """A problem, a response, and what has to be said of it."""
-KINDS = ("stdin", "function", "assert", "math")
+PROGRAMS = ("stdin", "function", "assert")
+"""Kinds of problems whose answers are programs."""
+KINDS = (*PROGRAMS, "math")
+"""Kinds that have canaries."""
 
 
 def canaries(kinds: Collection[str], toolchains: Sequence[Toolchain]) -> list[Canary]:
@@ -37,8 +44,7 @@ def _canary(kind: str, name: str, answer: str, right: Outcome) -> tuple[dict[str
         "problem_id": f"canary-{kind}-{name}",
         "kind": kind,
         "entry_point": "add",
-        "tests": [{"input": given, "output": wanted} for given, wanted in _CANARY_TESTS.get(kind, ())],
-        "answer": "x^2 + 8x + 16",
+        "tests": [{"input": given, "output": wanted} for given, wanted in _CANARY_TESTS[kind]],
     }
     return problem, answer, right
 
@@ -53,6 +59,4 @@ _OF_PYTHON = (
     _canary("assert", "right", "```python\ndef add(a, b):\n    return a + b\n```", Outcome.PASSED),
     _canary("assert", "wrong", "```python\ndef add(a, b):\n    return 5\n```", Outcome.WRONG_ANSWER),
     _canary("assert", "early", "```python\ndef add(a, b):\n    raise SystemExit\n```", Outcome.WRONG_ANSWER),
-    _canary("math", "right", r"\boxed{(x+4)^2}", Outcome.PASSED),
-    _canary("math", "wrong", r"\boxed{(x+4)^2 + 1}", Outcome.WRONG_ANSWER),
 )

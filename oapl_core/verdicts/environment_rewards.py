@@ -3,7 +3,7 @@
 Pure. Where the environment is no judge, the verifier judges the text of the last turn as it judges any answer.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,6 @@ from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
 from oapl_core.verdicts.verifier import Reward, Verdict
 
 _FAILED_EXCERPT = "environment: "
-
-
-def is_failure(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row of VERDICTS says that an environment failed."""
-    return row["outcome"] == Outcome.VERIFIER_ERROR and str(row["excerpt"]).startswith(_FAILED_EXCERPT)
 
 
 @dataclass(frozen=True)
@@ -43,15 +38,17 @@ class Played:
         """Return the text for the verifier: nothing where it has nothing to judge."""
         return said if self.reward is None and self.failure is None else ""
 
+    def verdict(self, verdict: Verdict, right_from: float) -> Verdict:
+        """Return the verdict with the environment's word; ``right_from``: the reward of a correct answer."""
+        if self.failure is not None:
+            excerpt = f"{_FAILED_EXCERPT}{self.failure}"[:EXCERPT_CHARACTERS]
+            return replace(verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=excerpt)
+        if self.reward is None:
+            return verdict
+        outcome = Outcome.PASSED if is_correct(self.reward, right_from) else Outcome.WRONG_ANSWER
+        return replace(verdict, outcome=outcome, excerpt=None, earned=Reward(self.reward, {}))
 
-def by_environment(verdicts: Iterable[Verdict], played: Sequence[Played], right_from: float) -> Iterator[Verdict]:
-    """Yield the verdicts, in order, with the environments' words; ``right_from``: the reward of a correct answer."""
-    for verdict, one in zip(verdicts, played, strict=True):
-        if one.failure is not None:
-            excerpt = f"{_FAILED_EXCERPT}{one.failure}"[:EXCERPT_CHARACTERS]
-            yield replace(verdict, outcome=Outcome.VERIFIER_ERROR, excerpt=excerpt)
-        elif one.reward is not None:
-            outcome = Outcome.PASSED if is_correct(one.reward, right_from) else Outcome.WRONG_ANSWER
-            yield replace(verdict, outcome=outcome, excerpt=None, earned=Reward(one.reward, {}))
-        else:
-            yield verdict
+    @staticmethod
+    def has_failed(row: Mapping[str, Any]) -> bool:
+        """Tell whether a row of VERDICTS says that an environment failed."""
+        return row["outcome"] == Outcome.VERIFIER_ERROR and str(row["excerpt"]).startswith(_FAILED_EXCERPT)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from oapl_core.settings.reward import RewardConfig
+from oapl_core.verdicts.answers.text_equality import f1
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.text_equality import f1
 from oapl_core.verdicts.verifier import Verdict
 
 

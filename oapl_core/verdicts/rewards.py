@@ -1,7 +1,7 @@
 """Rewards of rollouts: verdicts in, the same verdicts with their rewards out, by ``[reward]`` (docs/rewards.md).
 
-Without ``[reward]`` verdicts pass through as they are: 1 for a correct answer, 0 for a wrong one. A function that
-raises, hangs, ends its process or returns no number makes the verdict a verifier error: no reward, and never 0.
+A function that raises, hangs, ends its process or returns no number makes the verdict a verifier error: no reward, and
+never 0. Without ``[reward]`` verdicts stay as they are, and nothing of this is loaded (judges.py).
 """
 
 from __future__ import annotations
@@ -9,25 +9,21 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from oapl_core import plugins
-from oapl_core.settings.reward import RewardConfig, threshold
-from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.settings.reward import RewardConfig
 from oapl_core.storable import json_object
 from oapl_core.tables import REWARD_PREFIX, as_stored
-from oapl_core.verdicts.canaries import KINDS
-from oapl_core.verdicts.environment_rewards import Played, by_environment
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS
 from oapl_core.verdicts.reward_parts import parts
-from oapl_core.verdicts.verifier import Reward, Verdict, Verifier
+from oapl_core.verdicts.verifier import Reward, Verdict
 from oapl_core.verdicts.workers.function_pool import FunctionCall, FunctionPool, Returned
 
 _CHUNK = 32
@@ -82,14 +78,14 @@ class Judge(Protocol):
 class Rewarder:
     """Gives verdicts their rewards on every core. Use as a context manager."""
 
-    def __init__(self, config: RewardConfig | None, longest: int, workers: int | None = None) -> None:
+    def __init__(self, config: RewardConfig, longest: int, workers: int | None = None) -> None:
         """Take ``longest``, L_max where the settings have none; start nothing yet."""
-        self._config, self._longest = config, config.longest or longest if config else longest
+        self._config, self._longest = config, config.longest or longest
         self._workers = workers or len(os.sched_getaffinity(0))
-        self._pool = FunctionPool(config, self._workers) if config and config.function else None
+        self._pool = FunctionPool(config, self._workers) if config.function else None
         self._threads: ThreadPoolExecutor | None = None
         self.judge: Judge | None = None
-        if config and config.judge:
+        if config.judge:
             self.judge = plugins.resolve("judge", "language model")(config.judge)
         """The language model that judges, if there is one."""
         self._is_proven = self.judge is None
@@ -98,11 +94,6 @@ class Rewarder:
         self.own_failures = 0
         """Failures among them that are no language model's: a function's, mostly."""
         self.first_failure: str | None = None
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether there is a `[reward]`."""
-        return self._config is not None
 
     def advice(self, errors: int) -> str:
         """Say what a person should do about so many answers that could not be judged."""
@@ -115,10 +106,19 @@ class Rewarder:
         """Answers unjudged as a language model's replies had no number that counts; its own settings bound them."""
         return self.judge.cost.unusable if self.judge else 0
 
-    @property
-    def cost(self) -> dict[str, int]:
-        """Cost of the judge so far; nothing without one."""
-        return asdict(self.judge.cost) if self.judge else {}
+    def summary(self) -> Iterator[str]:
+        """Say what the judge cost, and which rewards could not be computed; a line each."""
+        if self.judge:
+            cost: dict[str, int] = asdict(self.judge.cost)
+            apart = cost["differing"] / max(1, cost["answers"])
+            yield (
+                f"judge: {cost['calls']:,} calls, {cost['cached']:,} replies were recorded before, "
+                f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens; votes on {apart:.1%} of "
+                f"{cost['answers']:,} answers differ, {cost['failed']:,} answers could not be judged, "
+                f"{cost['unusable']:,} of them as no reply had a number that counts"
+            )
+        if self.failed:
+            yield f"{self.failed:,} rewards could not be computed; first: {self.first_failure}"
 
     def __enter__(self) -> Self:
         return self
@@ -155,9 +155,6 @@ class Rewarder:
         Raises:
             ConfigError: after the last, a language model's replies were too often of no use.
         """
-        if self._config is None:
-            yield from verdicts
-            return
         self.check_canaries()
         rows = map(Judged, problems, texts, tokens, verdicts)
         self._threads = self._threads or ThreadPoolExecutor(self._workers, "rewards")
@@ -233,72 +230,3 @@ class Rewarder:
                 self.own_failures += not verdict.excerpt.startswith(_OF_JUDGE)
                 self.first_failure = self.first_failure or verdict.excerpt
         return verdicts
-
-
-class AnswerVerifier(Protocol):
-    """A judge of answers; ``oapl_core.verdicts.verifier.Verifier`` is one."""
-
-    errors_retried: int
-
-    @property
-    def sandbox_level(self) -> str:
-        """The isolation that was proven."""
-        ...
-
-    @property
-    def remarks(self) -> dict[str, int]:
-        """Counts of answers judged in a way that a person may want to know of, by a name for that way."""
-        ...
-
-    def check_canaries(self, kinds: Collection[str] = KINDS, also: Sequence[Any] = (), /) -> None:
-        """Raise StageFailed if known answers of these kinds, and programs of languages, are misjudged."""
-        ...
-
-    def stream(
-        self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
-    ) -> Iterator[Verdict]:
-        """Judge each text, in order."""
-        ...
-
-
-class Judges:
-    """The verifier, and what its verdicts earn. Use as a context manager."""
-
-    def __init__(
-        self, verifier: VerifierConfig, reward: RewardConfig | None, longest: int, lent: AnswerVerifier | None = None
-    ) -> None:
-        """Take the settings of ``Verifier`` and ``Rewarder``; ``lent``: a started verifier, which its owner ends."""
-        own = Verifier(verifier)  # starts nothing before it is entered
-        self.verifier: AnswerVerifier = lent or own
-        self._own = None if lent else own
-        self.rewarder = Rewarder(reward, longest, verifier.workers)
-        self.right_from = threshold(reward)
-        """Reward from which an answer is correct."""
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            if self._own:
-                stack.enter_context(self._own)
-            stack.enter_context(self.rewarder)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def stream(
-        self,
-        problems: Sequence[Mapping[str, Any]],
-        texts: Sequence[str],
-        finish_reasons: Sequence[str | None],
-        tokens: Sequence[int],
-        played: Sequence[Played] | None = None,
-    ) -> Iterator[Verdict]:
-        """Yield one verdict with its reward for each response, in order; ``played``: what environments say of each."""
-        if played is None:
-            verdicts = self.verifier.stream(problems, texts, finish_reasons)
-        else:
-            judged = [one.text(text) for one, text in zip(played, texts, strict=True)]
-            verdicts = by_environment(self.verifier.stream(problems, judged, finish_reasons), played, self.right_from)
-        return self.rewarder.stream(problems, texts, tokens, verdicts)

@@ -10,22 +10,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from oapl_core.checkers import resolve
+from oapl_core import plugins
 from oapl_core.errors import StageFailed
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Level, Sandbox
-from oapl_core.settings.verifier import AnswerRule, VerifierConfig
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import CORRECT, is_correct
-from oapl_core.toolchain import Toolchain, toolchain_of, toolchains_of
+from oapl_core.toolchain_of import toolchain_of, toolchains_of
 from oapl_core.verdicts import extraction
-from oapl_core.verdicts.canaries import KINDS, canaries
+from oapl_core.verdicts.canaries import KINDS, PROGRAMS, Canary, canaries
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.programs import EXCERPT_CHARACTERS, grade_program
 from oapl_core.verdicts.rules import GradingRules
-from oapl_core.verdicts.text_equality import is_equal
-from oapl_core.verdicts.workers.maths_pool import MathsPool, MathsWorkerDied
+
+if TYPE_CHECKING:
+    from oapl_core.toolchain import Toolchain
 
 VERIFIER_VERSION = "5"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
@@ -93,6 +94,49 @@ class _Job:
     answer: str
 
 
+class Unread(Exception):
+    """The verifier could not look for an answer, for no reason of the response's."""
+
+
+class AnswerKind(Protocol):
+    """Kind of answers that are no programs; kind ``answers`` of oapl_core/plugins.
+
+    Called as a class with the settings of the verifier and the number of its workers.
+    """
+
+    def __init__(self, config: VerifierConfig, workers: int) -> None:
+        """Take the settings; start nothing yet."""
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Worker processes that are alive."""
+        return []
+
+    @property
+    def remarks(self) -> Mapping[str, int]:
+        """Counts of answers judged in a way that a person may want to know of, by a name for that way."""
+        return {}
+
+    @property
+    def canaries(self) -> Sequence[Canary]:
+        """Answers whose verdict is known."""
+        return ()
+
+    def answer(self, problem: Mapping[str, Any], text: str, is_cut: bool) -> str | None:
+        """Find the answer in a response; None without one.
+
+        Raises:
+            Unread: it could not be looked for.
+            StageFailed: that happens too often.
+        """
+
+    def judge(self, problem: Mapping[str, Any], answer: str) -> Outcome:
+        """Judge an answer; thread-safe. What it raises is a verifier error, after a second try."""
+
+    def close(self) -> None:
+        """End what it started."""
+
+
 class Verifier:
     """Judges responses on every core. Use as a context manager.
 
@@ -113,8 +157,7 @@ class Verifier:
         self._level, self._others = level, dict[str, Sandbox]()
         self._checks: Sandbox | None = None
         """Sandbox whose servers run assert-style checks; none until there are some."""
-        self._maths = MathsPool(self._sandbox.workers)
-        self._matches = self._unread_answers = 0
+        self._kinds = dict[str, AnswerKind]()
         self.errors_retried = 0
         """Judgements that failed for the verifier's own reasons and were tried again."""
         self.draws_differed = 0
@@ -129,7 +172,8 @@ class Verifier:
         """End every process that the verifier started."""
         for sandbox in self._sandboxes:
             sandbox.close()
-        self._maths.close()
+        for one in self._kinds.values():
+            one.close()
 
     @property
     def sandbox_level(self) -> str:
@@ -138,8 +182,9 @@ class Verifier:
 
     @property
     def process_ids(self) -> list[int]:
-        """Fork servers and maths workers that are alive."""
-        return [*(pid for sandbox in self._sandboxes for pid in sandbox.server_pids), *self._maths.pids]
+        """Fork servers and other worker processes that are alive."""
+        servers = [pid for sandbox in self._sandboxes for pid in sandbox.server_pids]
+        return servers + [pid for one in self._kinds.values() for pid in one.process_ids]
 
     @property
     def _sandboxes(self) -> list[Sandbox]:
@@ -148,12 +193,18 @@ class Verifier:
     @property
     def remarks(self) -> dict[str, int]:
         """Counts of answers judged in a way that a person may want to know of, by a name for that way."""
-        return {
-            "programs answer by what ran before": self.draws_differed,
-            "maths answers ran out of time": self._maths.too_slow,
-            "only repeat the question": self._maths.echoes,
-            "make a library raise": self._maths.broken,
-        }
+        found = {"programs answer by what ran before": self.draws_differed}
+        for one in self._kinds.values():
+            found |= one.remarks
+        return found
+
+    def _answers(self, kind: str) -> AnswerKind | None:
+        """Return the judge of answers of this kind, made when first asked for; None for programs, which are run."""
+        if kind in PROGRAMS:
+            return None
+        if kind not in self._kinds:
+            self._kinds[kind] = plugins.resolve("answers", kind)(self._config, self._sandbox.workers)
+        return self._kinds[kind]
 
     def verify(
         self, problems: Sequence[Mapping[str, Any]], texts: Sequence[str], finish_reasons: Sequence[str | None]
@@ -178,7 +229,7 @@ class Verifier:
         assert len(problems) == len(texts) == len(finish_reasons)
         self._start({problem["kind"] for problem in problems}, toolchains_of(problems))
         rows = zip(problems, texts, finish_reasons, strict=True)
-        return self._stream([self._slot(*row, self._config.answer) for row in rows])
+        return self._stream([self._slot(*row) for row in rows])
 
     def _start(self, kinds: Collection[str], toolchains: Sequence[Toolchain]) -> None:
         """Start the sandboxes that only some problems need, once: one for checks, one for each toolchain.
@@ -240,44 +291,23 @@ class Verifier:
             originals.append(original)
         return originals
 
-    def _slot(
-        self, problem: Mapping[str, Any], text: str, finish_reason: str | None, rule: AnswerRule
-    ) -> Verdict | _Job:
+    def _slot(self, problem: Mapping[str, Any], text: str, finish_reason: str | None) -> Verdict | _Job:
         """Return the answer to judge, or the verdict on a response without one."""
-        is_thinking, is_cut = bool(problem.get("is_thinking")), finish_reason == "length"
-        if problem["kind"] == "open":
-            answer = None if is_cut else extraction.final_part(text, is_thinking).strip() or None
-        elif problem["kind"] in ("math", "text"):
+        is_cut, of_kind = finish_reason == "length", self._answers(problem["kind"])
+        if of_kind:
             try:
-                answer = self._maths_answer(rule, text, is_thinking)
-            except (TimeoutError, MathsWorkerDied) as error:
-                return self._unread(problem["problem_id"], str(error))
+                answer = of_kind.answer(problem, text, is_cut)
+            except Unread as error:
+                reason = str(error)
+                return Verdict(problem["problem_id"], Outcome.VERIFIER_ERROR, None, self.sandbox_level, excerpt=reason)
         else:
             toolchain = toolchain_of(problem)
             tags = toolchain.fences if toolchain else extraction.PYTHON
-            answer = extraction.program(text, is_thinking, is_cut, tags)
+            answer = extraction.program(text, bool(problem.get("is_thinking")), is_cut, tags)
         if answer is not None:
             return _Job(problem, answer)
         outcome = Outcome.TRUNCATED if is_cut else Outcome.NO_ANSWER
         return Verdict(problem["problem_id"], outcome, None, self.sandbox_level)
-
-    def _maths_answer(self, rule: AnswerRule, text: str, is_thinking: bool) -> str | None:
-        """Return the answer that counts. Raises TimeoutError or MathsWorkerDied if a regular expression cannot say."""
-        if isinstance(rule, dict) and "regex" in rule:
-            self._matches += 1
-            return self._maths.matched(rule["regex"], extraction.final_part(text, is_thinking))
-        return extraction.maths_by(rule, text, is_thinking)
-
-    def _unread(self, problem_id: str, reason: str) -> Verdict:
-        """Return the verdict if the verifier could not look for an answer. Raises StageFailed if it often cannot."""
-        self._unread_answers += 1
-        # not only when the part is judged: each costs seconds, and a bad pattern fails on all of a part's thousand
-        if self._unread_answers > max(2, self._config.max_error_share * self._matches):
-            raise StageFailed(
-                f"verifier.answer: {reason}, and on {self._unread_answers} of {self._matches}; make it simpler, above "
-                "all repetitions inside of repetitions, or use another rule"
-            )
-        return Verdict(problem_id, Outcome.VERIFIER_ERROR, None, self.sandbox_level, excerpt=reason)
 
     def _judge(self, slot: Verdict | _Job) -> Verdict:
         """Judge one answer; what fails for the verifier's own reasons is tried once more, then a verifier error."""
@@ -293,18 +323,9 @@ class Verifier:
         return blank
 
     def _grade(self, job: _Job, blank: Verdict) -> Verdict:
-        problem, kind = job.problem, job.problem["kind"]
-        if kind == "open":
-            return replace(blank, outcome=Outcome.OPEN, excerpt=None)
-        if kind == "text" and not problem.get("checker"):
-            equal = is_equal(problem, job.answer, self._config.text == "exact")
-            return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
-        if kind in ("math", "text"):
-            if problem.get("checker"):
-                equal = bool(resolve(problem["checker"])("", problem["answer"], job.answer))
-            else:
-                equal = self._maths.equal(problem["answer"], job.answer, problem.get("statement") or "")
-            return replace(blank, outcome=Outcome.PASSED if equal else Outcome.WRONG_ANSWER, excerpt=None)
+        problem = job.problem
+        if of_kind := self._answers(problem["kind"]):
+            return replace(blank, outcome=of_kind.judge(problem, job.answer), excerpt=None)
         rules = GradingRules.of(problem, self._config)
         grade = grade_program(self._sandbox_for(rules), job.answer, problem["tests"], self._limits, rules)
         self.draws_differed += grade.draws_differ
@@ -312,16 +333,17 @@ class Verifier:
         return replace(blank, **facts)
 
     def check_canaries(self, kinds: Collection[str] = KINDS, toolchains: Sequence[Toolchain] = ()) -> None:
-        """Judge programs and maths answers of these kinds and toolchains that are known to be right or wrong.
+        """Judge answers of these kinds, and programs of these toolchains, that are known to be right or wrong.
 
         Raises:
             StageFailed: one was misjudged; no verdict of this verifier can be trusted.
         """
         self._start(kinds, toolchains)
-        problems, texts, expected = zip(*canaries(kinds, toolchains), strict=True)
-        # they answer in a box, whichever answer counts elsewhere
-        slots = [self._slot(*row, "stop", "last-box") for row in zip(problems, texts, strict=True)]
-        for verdict, right in zip(self._stream(slots), expected, strict=True):
+        known = canaries(kinds, toolchains)
+        for one in filter(None, map(self._answers, sorted(kinds))):
+            known += one.canaries
+        slots = [self._slot(problem, text, "stop") for problem, text, _ in known]
+        for verdict, (*_, right) in zip(self._stream(slots), known, strict=True):
             if verdict.outcome is not right:
                 raise StageFailed(
                     f"the verifier misjudged canary {verdict.problem_id!r}: {verdict.outcome} instead of {right} "

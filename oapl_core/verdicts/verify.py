@@ -7,6 +7,8 @@ one part and its problems at a time. With ``--follow`` it runs in parallel with 
 recorded, and ends after sampling has.
 """
 
+from __future__ import annotations
+
 import sys
 import time
 from collections import Counter
@@ -15,8 +17,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.planning.plan import has_ended, round_steps
 from oapl_core.planning.preflight import toolchains_in
@@ -28,13 +31,16 @@ from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import PROBLEMS, PROMPTS, ROLLOUTS, VERDICTS, count_rows, read_table, write_table
-from oapl_core.toolchain import toolchains_of
+from oapl_core.toolchain_of import toolchains_of
 from oapl_core.turns import calls_and_rewards, sampled_lengths
-from oapl_core.verdicts.environment_rewards import Played, is_failure
 from oapl_core.verdicts.extraction import opens_thinking
+from oapl_core.verdicts.judges import AnswerVerifier, Judges
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.rewards import AnswerVerifier, Judges, Rewarder
 from oapl_core.verdicts.verifier import VERIFIER_VERSION
+
+if TYPE_CHECKING:
+    from oapl_core.verdicts.environment_rewards import Played
+    from oapl_core.verdicts.rewards import Rewarder
 
 _READ = ("rollout_id", "problem_id", "text", "finish_reason")
 _LOOK_EVERY_S = 0.25
@@ -66,6 +72,11 @@ class Judging:
         described = {one.name: asdict(one) for one in toolchains_in(self.problems)}
         settings = self.verifier.slice | {"version": VERIFIER_VERSION} | (self.reward.slice if self.reward else {})
         return settings | ({"languages": described} if described else {})
+
+    @cached_property
+    def kinds(self) -> set[str]:
+        """Kinds of the problems, and printing programs, with which every sandbox is proven."""
+        return {"stdin", *read_table(self.problems, PROBLEMS, ["kind"])["kind"].to_pylist()}
 
     def judges(self, lent: AnswerVerifier | None = None) -> Judges:
         """Make what judges; with ``lent``, a started verifier, that one."""
@@ -188,7 +199,7 @@ def judge_part(
     # With every part: a machine that runs out of memory or loses a library does so in the middle of a round.
     judges.verifier.check_canaries({"stdin"} | {problem["kind"] for problem in asked}, toolchains_of(asked))
     texts, reasons = ([r[name] for r in rollouts] for name in ("text", "finish_reason"))
-    tokens = sampled_lengths(part).to_list() if judges.rewarder.is_needed else [0] * len(rollouts)
+    tokens = sampled_lengths(part).to_list() if judges.rewarder else [0] * len(rollouts)
     played = _played(part, reasons)
     verdicts = judges.stream(asked, texts, reasons, tokens, played)
     judged, passed = [], 0
@@ -205,7 +216,10 @@ def judge_part(
 def _played(part: Path, reasons: Sequence[str | None]) -> list[Played] | None:
     """Read the environments' words on a part's trajectories; None where an answer is one turn."""
     rows = calls_and_rewards(part)
-    return None if rows is None else [Played.of(reason, row) for reason, row in zip(reasons, rows, strict=True)]
+    if rows is None:
+        return None
+    read = plugins.resolve("verdicts", "environment").of
+    return [read(reason, row) for reason, row in zip(reasons, rows, strict=True)]
 
 
 def _problems(judging: Judging, asked: set[str]) -> dict[str, Mapping[str, Any]]:
@@ -219,7 +233,7 @@ def _problems(judging: Judging, asked: set[str]) -> dict[str, Mapping[str, Any]]
 
 
 def check_errors(
-    counts: Counter[str], allowed: float, judged: list[dict[str, Any]], rewarder: Rewarder, advice: str = ""
+    counts: Counter[str], allowed: float, judged: list[dict[str, Any]], rewarder: Rewarder | None, advice: str = ""
 ) -> None:
     """Look at the share of verifier errors so far, and name one. Useless replies of a judge have a bound of their own.
 
@@ -229,17 +243,18 @@ def check_errors(
         ConfigError: no reward could be computed, or an environment failed, and would again.
         StageFailed: it is more than `allowed`.
     """
-    errors, total = counts[Outcome.VERIFIER_ERROR] - rewarder.unusable, counts.total()
+    errors, total = counts[Outcome.VERIFIER_ERROR] - (rewarder.unusable if rewarder else 0), counts.total()
     if errors > allowed * total:
         failed = [row for row in judged if row["outcome"] == Outcome.VERIFIER_ERROR]
         reason = next((f"{row['rollout_id']}: {row['excerpt']}" for row in failed), None)
-        if failed and all(map(is_failure, failed)):  # it lies in the rollouts: no second judgement finds another
+        # it lies in the rollouts: no second judgement finds another
+        if failed and all(map(plugins.resolve("verdicts", "environment").has_failed, failed)):
             raise ConfigError(
                 f"{errors} of {total} rollouts have no verdict since the environment failed, more than "
                 f"verifier.max_error_share={allowed} allows (last: {reason}); {advice}"
             )
-        then = f"{rewarder.advice(errors)}, then the same command again"
-        if rewarder.own_failures == total:
+        then = f"{rewarder.advice(errors) if rewarder else 'run `oapl doctor`'}, then the same command again"
+        if rewarder and rewarder.own_failures == total:
             raise ConfigError(f"no reward could be computed ({reason}); {then}")
         raise StageFailed(
             f"{errors} of {total} rollouts could not be judged, more than verifier.max_error_share={allowed} allows "
@@ -248,21 +263,13 @@ def check_errors(
 
 
 def _summary(counts: Counter[str], judges: Judges) -> None:
-    verifier, rewarder = judges.verifier, judges.rewarder
+    verifier = judges.verifier
     outcomes = ", ".join(f"{outcome} {count}" for outcome, count in counts.most_common())
     remarks = "".join(f"; {count} {what}" for what, count in verifier.remarks.items() if count)
     retried = f"{verifier.errors_retried} judgements retried"
     say(f"outcomes: {outcomes}; sandbox {verifier.sandbox_level}; {retried}{remarks}")
-    if cost := rewarder.cost:
-        apart = cost["differing"] / max(1, cost["answers"])
-        say(
-            f"judge: {cost['calls']:,} calls, {cost['cached']:,} replies were recorded before, "
-            f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens; votes on {apart:.1%} of "
-            f"{cost['answers']:,} answers differ, {cost['failed']:,} answers could not be judged, "
-            f"{cost['unusable']:,} of them as no reply had a number that counts"
-        )
-    if rewarder.failed:
-        say(f"{rewarder.failed:,} rewards could not be computed; first: {rewarder.first_failure}")
+    for line in judges.rewarder.summary() if judges.rewarder else ():
+        say(line)
 
 
 if __name__ == "__main__":

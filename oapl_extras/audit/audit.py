@@ -19,7 +19,7 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
-from oapl_core.checkers import resolve
+from oapl_core import plugins
 from oapl_core.errors import DataError, StageFailed
 from oapl_core.problems.problem_set import PROGRAMS
 from oapl_core.progress import Progress, say
@@ -28,9 +28,9 @@ from oapl_core.seeds import derive_seed
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
 from oapl_core.tables import AUDITS, PROBLEMS, VERDICTS, read_table, write_table
-from oapl_core.toolchain import toolchain_of
+from oapl_core.toolchain_of import toolchain_of
+from oapl_core.verdicts.called_functions import each_once
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.output_equality import each_once
 from oapl_core.verdicts.rules import GradingRules
 from oapl_extras.audit.bubblewrap import RESULT, Bubblewrap, Ending
 
@@ -143,7 +143,7 @@ def _outcome(ending: Ending, problem: Mapping[str, Any], test: Mapping[str, str]
         text = text.rpartition(mark)[2]
     tolerances = (config.relative_tolerance, config.absolute_tolerance) if config.comparison == "tolerant" else ()
     if problem["checker"]:
-        same = resolve(problem["checker"])(test["input"], test["output"], text)
+        same = plugins.resolve("checker", problem["checker"])(test["input"], test["output"], text)
     elif problem["kind"] == "stdin":
         same = same_words(text, test["output"], *tolerances)
     else:

@@ -14,10 +14,12 @@ from typing import Any
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.run_folder.run import Run, parts_of
 from oapl_core.settings.judge import JudgeConfig
+from oapl_core.settings.reward import RewardConfig
 from oapl_core.storable import json_text
 from oapl_core.tables import ROLLOUTS, read_table
+from oapl_core.verdicts.judges import Judges
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.rewards import Judged, Judges, Rewarder
+from oapl_core.verdicts.rewards import Judged, Rewarder
 from oapl_core.verdicts.verifier import Verdict
 from oapl_core.verdicts.verify import judge_part, judging_of
 from oapl_core.verdicts.workers.function_pool import FunctionCall
@@ -53,11 +55,9 @@ class Canary:
 class _Eavesdropper(Rewarder):
     """Hears which answers were judged, and leaves their verdicts as they are."""
 
-    is_needed = True
-
     def __init__(self) -> None:
         """Start with nothing heard; no process is started."""
-        super().__init__(None, 1, 1)
+        super().__init__(RewardConfig(), 1, 1)
         self.heard = list[Judged]()
 
     def stream(

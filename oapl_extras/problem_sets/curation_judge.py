@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.answers.answer_rules import maths
 from oapl_core.verdicts.attacks import rewards_doing_nothing
-from oapl_core.verdicts.extraction import maths
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rules import answer_of
 from oapl_core.verdicts.verifier import Verifier

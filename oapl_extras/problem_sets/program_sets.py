@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oapl_core.languages import named
-from oapl_core.toolchain import PYTHON
+from oapl_core.toolchain_of import PYTHON
 from oapl_extras.problem_sets.imported import (
     Dropped,
     Imported,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
-from oapl_core.checkers import resolve
+from oapl_core import plugins
 from oapl_core.seeds import derive_seed
 from oapl_extras.problem_sets.curation import ProblemVerifier
 from oapl_extras.problem_sets.imported import Imported
@@ -89,7 +89,7 @@ def _of_tests(problem: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_checker(name: str, tests: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """Call a problem's checker as the verifier does: checkers are trusted code."""
-    checker = resolve(name)
+    checker = plugins.resolve("checker", name)
     accepted = set[str]()
     for test in tests[:8]:  # a checker that is sound on eight is called no names for the ninth
         for text in _NONSENSE:

@@ -18,7 +18,7 @@ from oapl_core.maths.brackets import closing
 from oapl_core.problems.ground_truth import from_text, tests_of
 from oapl_core.problems.problem_set import COLUMNS, KINDS, SPLITS, TEXTS
 from oapl_core.storable import json_text
-from oapl_core.toolchain import ASKED_BY, toolchain_of
+from oapl_core.toolchain_of import ASKED_BY, toolchain_of
 
 _STATEMENTS = ("question", "problem", "query", "instruction", "Question")
 _PROMPTS = ("prompt", "messages", "context_messages")

@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oapl_core.checkers import CHECKERS, resolve
+from oapl_core import plugins
+from oapl_core.errors import ConfigError
+
+CHECKERS = {name: plugins.resolve("checker", name) for name in plugins.names("checker")}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,6 @@ def test_no_text_makes_one_raise(printed: str, expected: str) -> None:
 
 
 def test_a_function_of_ones_own_is_found_by_its_path() -> None:
-    assert resolve("oapl_core.checkers:any_line") is CHECKERS["any_line"]
-    with pytest.raises(ValueError, match="cannot be imported"):
-        resolve("oapl_core.checkers:")
+    assert plugins.resolve("checker", "oapl_core.checkers:any_line") is CHECKERS["any_line"]
+    with pytest.raises(ConfigError, match="there is no checker"):
+        plugins.resolve("checker", "oapl_core.checkers:")

@@ -66,7 +66,7 @@ class MathsPool(WorkerPool):
         return self._asked({"gold": gold, "answer": answer, "statement": statement})
 
     def matched(self, pattern: str, text: str) -> str | None:
-        """Return the match of `extraction.matched`. Raises MathsWorkerDied, and TimeoutError if it takes too long."""
+        """Return the match of `answer_rules.matched`. Raises MathsWorkerDied, and TimeoutError if it takes too long."""
         reply = self._asked({"pattern": pattern, "text": text})
         if "found" not in reply:
             raise TimeoutError(f"the regular expression took more than {self.cpu_s:g} s on one answer")

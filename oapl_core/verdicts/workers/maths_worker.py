@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core.maths import MathsJudge
-from oapl_core.verdicts.extraction import matched
+from oapl_core.verdicts.answers.answer_rules import matched
 
 MEMORY_MB = 1024
 _MAKES_CODE = str(Path("sympy", "polys", "monomials.py"))

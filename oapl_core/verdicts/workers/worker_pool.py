@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from oapl_core.sandbox import linux
-from oapl_core.verdicts.forwarded_output import ForwardedOutput
+from oapl_core.verdicts.workers.forwarded_output import ForwardedOutput
 
 _CHUNK_BYTES = 2**16
 _LOOK_S = 0.1

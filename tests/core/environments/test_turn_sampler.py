@@ -19,7 +19,7 @@ from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.tables import EVALUATIONS, ROLLOUTS, read_table
 from oapl_core.turns import sampled_lengths
 from oapl_core.turns.rows import fault
-from oapl_core.verdicts.environment_rewards import Played, by_environment
+from oapl_core.verdicts.environment_rewards import Played
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict
 from tests import played_environments
@@ -169,7 +169,7 @@ def test_a_failure_of_the_environment_is_no_reward_and_an_error_of_the_model_is_
     }
     broken = next(row for row in found if row["finish_reason"] == "error")
     blank = Verdict("p", Outcome.NO_ANSWER, None, "full")
-    (verdict,) = by_environment([blank], [Played.of("error", broken)], 1.0)
+    verdict = Played.of("error", broken).verdict(blank, 1.0)
     assert (verdict.outcome, verdict.reward) == (Outcome.VERIFIER_ERROR, None)
     assert "the far side is gone" in str(verdict.excerpt)
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "failed on" in line)

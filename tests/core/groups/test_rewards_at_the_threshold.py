@@ -18,7 +18,7 @@ from oapl_core.rollouts.difficulty import known_so_far
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.reward import RewardConfig, threshold
-from oapl_core.verdicts.environment_rewards import Played, by_environment
+from oapl_core.verdicts.environment_rewards import Played
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.rewards import Rewarder
 from oapl_core.verdicts.verifier import Verdict
@@ -103,7 +103,7 @@ def test_turns_that_sum_up_to_the_threshold(turns: list[float]) -> None:
     """Whose sum in float64 may be 0.8999999999999999."""
     played = Played.of("stop", {"turn_rewards": turns})
     blank = Verdict("p", Outcome.NO_ANSWER, None, "full")
-    (found,) = by_environment([blank], [played], threshold(RewardConfig(right_from=0.9)))
+    found = played.verdict(blank, threshold(RewardConfig(right_from=0.9)))
     assert found.outcome is Outcome.PASSED
 
 

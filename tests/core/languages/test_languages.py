@@ -18,7 +18,8 @@ from oapl_core.problems.set_files import write_problem_set
 from oapl_core.sandbox.request import first_message
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.toolchain import Toolchain, toolchains_of
+from oapl_core.toolchain import Toolchain
+from oapl_core.toolchain_of import toolchains_of
 from oapl_core.verdicts import extraction
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier

@@ -6,7 +6,7 @@ import pytest
 
 from bench.math500 import gsm8k
 from bench.maths_rewritings import RIGHT, WRONG, Row, boxed
-from oapl_core.verdicts import extraction
+from oapl_core.verdicts.answers import answer_rules
 from oapl_core.verdicts.workers.maths_pool import MathsPool
 from tests.reference_sets import math500
 
@@ -25,7 +25,7 @@ def pool() -> Iterator[MathsPool]:
 
 
 def passes(pool: MathsPool, row: Row, response: str) -> bool:
-    answer = extraction.maths(response)
+    answer = answer_rules.maths(response)
     return answer is not None and pool.equal(row["answer"], answer, row["problem"])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oapl_core.verdicts import extraction
+from oapl_core.verdicts.answers import answer_rules
 from oapl_core.verdicts.workers.maths_pool import MathsPool
 from tests.reference_sets import ROOT
 
@@ -43,6 +43,6 @@ def test_every_example_of_the_page_is_judged_as_it_says(pool: MathsPool, row: di
     for column, right in (("Accepted", True), ("Rejected", False)):
         response = row[column] if "\\boxed" in row[column] else f"\\boxed{{{row[column]}}}"
         response = response.replace("0…0", "0" * 600)
-        answer = extraction.maths(response)
+        answer = answer_rules.maths(response)
         assert (answer is not None and pool.equal(row["Gold"], answer, row.get("Statement", ""))) is right, column
     assert pool.broken == pool.deaths == pool.too_slow == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from oapl_core.settings.verifier import AnswerRule
-from oapl_core.verdicts import extraction
+from oapl_core.verdicts.answers import answer_rules
 from oapl_core.verdicts.workers.maths_pool import MathsPool
 
 
@@ -455,7 +455,7 @@ def test_what_only_looks_like_the_answer(pool: MathsPool, gold: str, answer: str
     ],
 )
 def test_bold_of_markdown_is_no_part_of_an_answer(pool: MathsPool, rule: AnswerRule, response: str) -> None:
-    answer = extraction.maths_by(rule, response)
+    answer = answer_rules.maths_by(rule, response)
     assert answer is not None and pool.equal("5", answer)
 
 

@@ -139,13 +139,13 @@ def test_a_broken_assert_problem_is_named(tmp_path: Path, change: dict[str, Any]
 @pytest.mark.parametrize(
     ("checker", "expected"),
     [
-        ("any_lines", "unknown; name one of unordered_lines"),
+        ("any_lines", "there is no checker 'any_lines'; known are unordered_lines, "),
         ("no_such_module:judge", "cannot be imported"),
         ("json:no_such_function", "cannot be imported"),
-        ("json:__doc__", "is not a function"),
+        ("json:__doc__", "does not take (test_input, expected, printed)"),
         ("os:system", "does not take (test_input, expected, printed)"),
         ("builtins:chr", "does not take (test_input, expected, printed)"),
-        ("antigravity:::", "cannot be imported"),
+        ("antigravity:::", "there is no checker"),
         (7, "`checker` must be a text or null"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.settings.experiment_file import parse_as
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.answers.kinds import MathsAnswers
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
 
@@ -49,11 +50,11 @@ def pool() -> Any:
 
 @pytest.mark.parametrize(("rule", "text", "answer"), CASES)
 def test_each_rule_takes_its_answer(pool: Any, rule: Any, text: str, answer: str | None) -> None:
-    verifier = Verifier(VerifierConfig(answer=rule))
-    verifier._maths = pool
+    answers = MathsAnswers(VerifierConfig(answer=rule), 1)
+    answers.pool = pool
     thought = f"<think>{STEPS}\\boxed{{9}} #### 9</think>{text}"
     for response in (text, thought):
-        assert verifier._maths_answer(verifier._config.answer, response, is_thinking=False) == answer
+        assert answers.answer(SIX, response, is_cut=False) == answer
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,9 @@ def test_the_verifier_judges_by_the_rule_and_its_canaries_all_the_same(rule: Any
 def test_a_pattern_that_never_ends_is_ended_and_said_in_one_line() -> None:
     start = time.monotonic()
     with Verifier(VerifierConfig(answer=SLOW, workers=1)) as verifier:
-        verifier._maths.cpu_s = 0.5
+        answers = verifier._answers("math")
+        assert isinstance(answers, MathsAnswers)
+        answers.pool.cpu_s = 0.5
         (once,) = verifier.verify([SIX], ["a" * 60 + "!"], ["stop"])
         assert once.outcome is Outcome.VERIFIER_ERROR
         assert "more than 0.5 s" in str(once.excerpt)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oapl_core.verdicts import extraction
+from oapl_core.verdicts.answers import answer_rules
 
 
 @pytest.mark.parametrize("fence", ["```python", "```py", "```", "```Python", "  ```python  "])
@@ -88,8 +89,8 @@ def test_a_program_comes_back_out_of_its_fence(source: str) -> None:
 def test_only_what_follows_the_reasoning_counts() -> None:
     text = "<think>\n```python\ndraft\n```\n\\boxed{1}</think>\n```python\nfinal\n```\n\\boxed{2}"
     assert extraction.program(text) == "final\n"
-    assert extraction.maths(text) == "2"
-    assert extraction.maths("<think>\\boxed{1}</think> so it is 2") is None
+    assert answer_rules.maths(text) == "2"
+    assert answer_rules.maths("<think>\\boxed{1}</think> so it is 2") is None
 
 
 def test_indentation_inside_a_block_is_kept() -> None:
@@ -113,14 +114,14 @@ def test_indentation_inside_a_block_is_kept() -> None:
     ],
 )
 def test_the_last_non_empty_balanced_box_counts(text: str, answer: str) -> None:
-    assert extraction.maths(text) == answer
+    assert answer_rules.maths(text) == answer
 
 
 @pytest.mark.parametrize(
     "text", ["7", r"\boxed{}", r"\boxed{ }", r"\boxed{1", "boxed{1}", r"\boxed{" + "1" * 513 + "}"]
 )
 def test_no_box_is_no_answer(text: str) -> None:
-    assert extraction.maths(text) is None
+    assert answer_rules.maths(text) is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_no_box_is_no_answer(text: str) -> None:
     ],
 )
 def test_boxes_in_a_row_are_one_list(text: str, answer: str) -> None:
-    assert extraction.maths(text) == answer
+    assert answer_rules.maths(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -155,17 +156,17 @@ def test_boxes_in_a_row_are_one_list(text: str, answer: str) -> None:
     ],
 )
 def test_no_earlier_box_stands_in_for_a_long_one(text: str) -> None:
-    assert extraction.maths(text) is None
+    assert answer_rules.maths(text) is None
 
 
 def test_many_unclosed_boxes_take_little_time() -> None:
     start = time.perf_counter()
-    assert extraction.maths(r"\boxed{" * 20000) is None
+    assert answer_rules.maths(r"\boxed{" * 20000) is None
     assert time.perf_counter() - start < 10
 
 
 @given(st.text(alphabet="`pyton\n\\boxed{}<think>/ ", max_size=300))
 def test_any_text_can_be_read(text: str) -> None:
-    program, maths = extraction.program(text), extraction.maths(text)
+    program, maths = extraction.program(text), answer_rules.maths(text)
     assert program is None or program.strip("\n") in text
     assert maths is None or all(part in text for part in maths.split(", "))

@@ -23,6 +23,7 @@ from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import ANSWER_RULES, VerifierConfig
 from oapl_core.tables import TURNS, read_table, write_table
 from oapl_core.verdicts import extraction
+from oapl_core.verdicts.answers import answer_rules
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
 from oapl_core.verdicts.workers.function_pool import FunctionCall
@@ -46,7 +47,7 @@ def test_ten_thousand_answers_are_read() -> None:
         for is_thinking in (False, True):
             kinds["program", type(extraction.program(text, is_thinking))] += 1
         for rule in ANSWER_RULES:
-            kinds[rule, type(extraction.maths_by(rule, text))] += 1
+            kinds[rule, type(answer_rules.maths_by(rule, text))] += 1
     readers = ("program", *ANSWER_RULES)
     assert kinds.keys() == {(reader, kind) for reader in readers for kind in (str, type(None))}, "each finds some"
     assert kinds.total() == COUNT * (2 + len(ANSWER_RULES))

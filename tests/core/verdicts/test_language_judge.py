@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def rewarded(config: RewardConfig, texts: list[str]) -> tuple[list[Verdict], dic
     problems = [{"problem_id": "p", "statement": "2 + 2?"}] * len(texts)
     with Rewarder(config, 100, workers=2) as rewarder:
         found = list(rewarder.stream(problems, texts, [1] * len(texts), verdicts))
-        return found, rewarder.cost
+        assert rewarder.judge
+        return found, asdict(rewarder.judge.cost)
 
 
 def test_replies_are_rewards_and_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +276,7 @@ def test_a_reply_that_counts_when_asked_again_is_a_vote(tmp_path: Path) -> None:
             (found,) = rewarder.judge.judge(
                 [FunctionCall({"problem_id": "p", "statement": ""}, "other", {"outcome": ""})]
             )
-            assert (found.value, rewarder.cost["unusable"], rewarder.cost["calls"]) == (0.7, 0, 4)
+            assert (found.value, rewarder.judge.cost.unusable, rewarder.judge.cost.calls) == (0.7, 0, 4)
 
 
 def test_a_reply_that_its_limit_cut_has_no_number(tmp_path: Path) -> None:

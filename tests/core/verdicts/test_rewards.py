@@ -20,10 +20,11 @@ from oapl_core.settings.experiment_file import parse_as, parse_experiment
 from oapl_core.settings.rehearsal import rehearsal
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.judges import Judges
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.reward_parts import repetition, share_of_tests, soft_overlong
 from oapl_core.verdicts.rewards import Rewarder
-from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verdict
+from oapl_core.verdicts.verifier import VERIFIER_VERSION, Verdict, Verifier
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_verify import made_run
 
@@ -131,8 +132,14 @@ def test_verdicts_keep_their_order_and_what_could_not_be_judged_is_not_asked_abo
 
 def test_without_settings_verdicts_pass_through() -> None:
     verdicts = [Verdict("p", outcome, None, "full") for outcome in Outcome]
-    with Rewarder(None, longest=100) as rewarder:
-        found = list(rewarder.stream([{}] * 11, [""] * 11, [0] * 11, iter(verdicts)))
+
+    class Known(Verifier):
+        def stream(self, *_: object) -> Iterator[Verdict]:
+            return iter(verdicts)
+
+    with Judges(VerifierConfig(), None, 100, Known()) as judges:
+        found = list(judges.stream([{}] * 12, [""] * 12, [None] * 12, [0] * 12))
+    assert judges.rewarder is None
     assert all(one is other for one, other in zip(found, verdicts, strict=True))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from oapl_core.settings.reward import PartsConfig, RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.verdicts.rewards import Judges
+from oapl_core.verdicts.judges import Judges
 from tests.architecture.sources import ROOT
 from tests.core.verdicts.judge_server import serving
 

@@ -8,9 +8,9 @@ import pytest
 
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.answers.text_equality import f1, golds, is_equal
+from oapl_core.verdicts.judges import Judges
 from oapl_core.verdicts.outcomes import Outcome
-from oapl_core.verdicts.rewards import Judges
-from oapl_core.verdicts.text_equality import f1, golds, is_equal
 from oapl_core.verdicts.verifier import Verifier
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from oapl_core import tables
 from oapl_core.verdicts import extraction
+from oapl_core.verdicts.answers import answer_rules
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_verify import RIGHT, made_run, verdicts
 
@@ -21,7 +22,7 @@ def test_a_prompt_that_ends_inside_of_think_is_known(prompt: str, opens: bool) -
     assert extraction.opens_thinking(prompt) is opens
 
 
-@pytest.mark.parametrize(("extract", "answer"), [(extraction.maths, BOX), (extraction.program, CODE)])
+@pytest.mark.parametrize(("extract", "answer"), [(answer_rules.maths, BOX), (extraction.program, CODE)])
 def test_an_answer_counts_only_after_the_thinking(extract, answer: str) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
     right = extract(answer)
     assert right is not None

@@ -1,8 +1,12 @@
 """The verifier: exploits earn nothing, honest oddities earn their reward, and its own failures are never a 0."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,3 +258,37 @@ def test_only_judgements_have_a_reward() -> None:
     assert rewards.pop(Outcome.VERIFIER_ERROR) is None
     assert rewards.pop(Outcome.OPEN) is None
     assert set(rewards.values()) == {0.0}
+
+
+JUDGED = """
+import json, sys
+from oapl_core.settings.verifier import VerifierConfig
+from oapl_core.verdicts.judges import Judges
+problem, text = json.loads(sys.argv[1])
+with Judges(VerifierConfig(workers=1), None, 9) as judges:
+    (verdict,) = judges.stream([problem], [text], ["stop"], [1])
+assert verdict.reward == 1.0, verdict
+print(*(name.removeprefix("oapl_core.") for name in sys.modules if name.startswith("oapl_core.")))
+"""
+ADD = fenced("def f(a): return [a, [a]]")
+BY_NAME: dict[str, tuple[dict[str, Any], str, set[str]]] = {
+    "stdin": (SUM, fenced("print(sum(map(int, input().split())))"), set()),
+    "function": (PAIR, ADD, {"verdicts.called_functions"}),
+    "assert": (
+        {**PAIR, "kind": "assert", "tests": [{"input": "assert f(1) == [1, [1]]", "output": ""}]},
+        ADD,
+        {"verdicts.called_functions"},
+    ),
+    "math": (MATHS, r"\boxed{0.5}", {"verdicts.answers.kinds", "verdicts.workers.maths_pool"}),
+}
+OPTIONAL = {"checkers", "languages", "toolchain", "sandbox.session", "verdicts.rewards", "verdicts.environment_rewards"}
+
+
+@pytest.mark.parametrize("kind", BY_NAME)
+def test_judging_loads_the_code_of_the_kinds_that_there_are(kind: str, root: Path) -> None:
+    problem, text, needed = BY_NAME[kind]
+    command = [sys.executable, "-c", JUDGED, json.dumps([problem, text])]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    every = OPTIONAL.union(*(names for _, _, names in BY_NAME.values()))
+    assert every.intersection(done.stdout.split()) == needed

@@ -22,7 +22,7 @@ from oapl_core.errors import DataError, StageFailed
 from oapl_core.run_folder.ledger import ArtifactEntry, StageEntry
 from oapl_core.run_folder.run import IN_FLIGHT, Run
 from oapl_core.settings.experiment_file import parse_experiment
-from oapl_core.verdicts import rewards
+from oapl_core.verdicts import judges
 from oapl_core.verdicts import verify as module
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
@@ -231,7 +231,7 @@ def test_too_many_verifier_errors_fail_the_stage_and_record_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = made_run(tmp_path, parts=1)
-    monkeypatch.setattr(rewards, "Verifier", _FailsOnAnswers)
+    monkeypatch.setattr(judges, "Verifier", _FailsOnAnswers)
     with pytest.raises(StageFailed, match="3 of 4 rollouts could not be judged.*OSError: broken"):
         verify(run, 0)
     assert not verdicts(run)
@@ -239,7 +239,7 @@ def test_too_many_verifier_errors_fail_the_stage_and_record_nothing(
 
 def test_a_few_verifier_errors_are_null_and_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made_run(tmp_path, parts=1)
-    monkeypatch.setattr(rewards, "Verifier", _FailsOnAnswers)
+    monkeypatch.setattr(judges, "Verifier", _FailsOnAnswers)
     monkeypatch.setattr(module, "check_errors", lambda *_: None)
     verify(run, 0)
     assert [r["reward"] for r in verdicts(run)] == [None, None, 0.0, None]

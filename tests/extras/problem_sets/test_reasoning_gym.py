@@ -12,7 +12,7 @@ from oapl_core.problems.problem_set import read_problem_set
 from oapl_core.problems.set_files import write_problem_set
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
-from oapl_core.verdicts.rewards import Judges
+from oapl_core.verdicts.judges import Judges
 from oapl_core.verdicts.verifier import Verdict
 from oapl_extras.problem_sets.curation import Tally
 from tests.whole_run import ROOT, called
