@@ -130,13 +130,11 @@ def _divided(parent: Run, config: Experiment, number: int, stage: str | None) ->
 
 
 def _refuse_other_settings(before: Experiment, now: Experiment, number: int, shared: Sequence[Step]) -> None:
-    keys = list(_ALWAYS_SHARED)
-    for step in shared:
-        if step.round == number:
-            keys += [key.format(round=number) for key in step.stage.decided_by]
-    keys += [f"rounds.{earlier}" for earlier in range(number)]
-    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
-    changed = [text for key in keys for text in differences(_at(old, key), _at(new, key), key)]
+    changed = _differ(before, now, [*_ALWAYS_SHARED, *(f"rounds.{earlier}" for earlier in range(number))])
+    if of_round := [
+        key.format(round=number) for step in shared if step.round == number for key in step.stage.decided_by
+    ]:
+        changed += _differ(before.of_round(number), now.of_round(number), of_round)
     sampled = any((step.stage, step.round) == (SAMPLING, number) for step in shared)
     if sampled and before.sampling_round(number) != now.sampling_round(number):
         changed.append(
@@ -147,6 +145,11 @@ def _refuse_other_settings(before: Experiment, now: Experiment, number: int, sha
         raise ConfigError(
             f"{'; '.join(changed[:5])}: what the fork would share was made with that; fork earlier, or start a run"
         )
+
+
+def _differ(before: Experiment, now: Experiment, keys: Iterable[str]) -> list[str]:
+    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
+    return [text for key in keys for text in differences(_at(old, key), _at(new, key), key)]
 
 
 def _at(values: Any, key: str) -> Any:

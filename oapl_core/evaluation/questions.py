@@ -17,7 +17,7 @@ from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import ROLLOUTS_DIR, Run
 from oapl_core.run_folder.run_record import answers, verdicts_on
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
-from oapl_core.settings.experiment import SamplingConfig
+from oapl_core.settings.sampling import SamplingConfig
 from oapl_core.tables import EVALUATIONS, PROBLEMS, PROMPTS, read_table, schema_of
 from oapl_core.verdicts.verify import Judging
 

@@ -81,7 +81,8 @@ def build(run: Run, round_number: int) -> None:
         again = replay.rollouts if replay else 0
         assert draft.rows == counts.kept_rollouts + again, "every chosen rollout is written once"
         policies = keys["policy_hash"].unique(maintain_order=True).to_list()
-        trust = sampling_facts(keys, _expected_problems(run, round_number), run.config.sampling.group_size)
+        group_size = run.config.of_round(round_number).sampling.group_size
+        trust = sampling_facts(keys, _expected_problems(run, round_number), group_size)
         draft.details = {"policy_hash": policies[0] if len(policies) == 1 else None, **asdict(counts), "trust": trust}
         if replay:
             draft.details["replay"] = replay.details
@@ -164,7 +165,8 @@ def _check_sampling(keys: "pl.DataFrame", folder: Path, known: Collection[str]) 
     if len(foreign):
         raise DataError(
             f"{folder}: rollout {foreign['rollout_id'][0]} ({len(foreign)} such rows) has log-probs of another "
-            "distribution than it was sampled from; sample the round again with temperature=1, top_p=1 and top_k off"
+            "distribution than it was sampled from; sample the round again with top_p=1 and top_k off, and at a "
+            "temperature other than 1 with processed log-probs"
         )
 
 

@@ -51,7 +51,8 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
     if verb in (VERIFICATION.verb, EVALUATION.verb):
         refuse_missing_tools(run)
     # a minute before the first verdict, not after the first part
-    reward = run.config.reward
+    has_own = number is not None and number < len(run.config.rounds)
+    reward = (run.config.of_round(number or 0) if has_own else run.config).reward
     if reward and reward.place and verb in (VERIFICATION.verb, EVALUATION.verb):
         plugins.resolve("setting", "reward.function")(reward.place, "reward.function")
     need = estimate(run, verb, number)
@@ -193,12 +194,13 @@ def _rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> 
     there = sum(entry.rows for entry in _entries(run, artifacts, number, f"{ROLLOUTS_DIR}/"))
     problems = _problems(run, artifacts, "train")
     asked = min(problems, run.config.rounds[number].problems or problems)
-    missing = max(0, asked * run.config.sampling.group_size - there)
+    sampling = run.config.of_round(number).sampling
+    missing = max(0, asked * sampling.group_size - there)
     known = _measured(run, artifacts, number)
     if known:
         size = missing * known.tokens_per_rollout * known.bytes_per_token
         return Need(f"round {number}: {missing:,} rollouts need", size, is_measured=True)
-    size = missing * run.config.sampling.max_tokens * ROLLOUT_BYTES_PER_TOKEN
+    size = missing * sampling.max_tokens * ROLLOUT_BYTES_PER_TOKEN
     return Need(f"round {number}: {missing:,} rollouts of at most max_tokens need", size, is_measured=False)
 
 

@@ -57,7 +57,7 @@ def _truncated(record: RunRecord, number: int) -> Iterator[Alarm]:
     parts = record.entries_in(record.run.rollouts(number))
     rows, cut = sum(part.rows for part in parts), sum(part.details.get("truncated", 0) for part in parts)
     if cut and cut / rows >= record.run.config.alarms.truncated:
-        limit = record.run.config.sampling.max_tokens
+        limit = record.run.config.of_round(number).sampling.max_tokens
         yield Alarm(
             "truncated",
             f"round {number}: {cut / rows:.1%} of the answers were cut at {limit:,} tokens (sampling.max_tokens)",
@@ -68,7 +68,8 @@ def _mismatch(record: RunRecord, number: int) -> Iterator[Alarm]:
     entry = record.entry(record.run.mismatch(number))
     if entry is None:
         return
-    mean, allowed = entry.details["mean"], record.run.config.training.allowed_mismatch(entry.details.get("rounding"))
+    training = record.run.config.of_round(number).training
+    mean, allowed = entry.details["mean"], training.allowed_mismatch(entry.details.get("rounding"))
     # exactly 0 of 0 allowed is agreement
     if mean > 0 and mean >= record.run.config.alarms.mismatch * allowed:
         yield Alarm(

@@ -52,10 +52,13 @@ _WAITING_SHARE = 0.25  # requests queued inside the engine beyond those decoded,
 class SamplingEngine:
     """A running engine. One per process; use as a context manager."""
 
-    logprobs_mode = "raw_logprobs"
-
     def __init__(
-        self, model_dir: Path, config: EngineConfig, replica: int | None = None, columns: Collection[str] = ()
+        self,
+        model_dir: Path,
+        config: EngineConfig,
+        replica: int | None = None,
+        columns: Collection[str] = (),
+        temperature: float = 1.0,
     ) -> None:
         """Look at the model folder; ``__enter__`` starts the engine.
 
@@ -64,6 +67,7 @@ class SamplingEngine:
             config: how to start it.
             replica: which of ``config.replicas`` on this machine it is; unset: the only one, with every device.
             columns: names of the optional columns of tokens that answers have.
+            temperature: of all requests whose log-probs are asked for; they are of softmax(logits / temperature).
 
         Raises:
             ConfigError: the model has not what a column is of.
@@ -72,6 +76,8 @@ class SamplingEngine:
         check_model_folder(model_dir)
         self._reporters = _reporters(model_dir, columns)
         self.name = "vllm"
+        # "raw" are of the logits before they are divided by a temperature; at 1 they are the same, and sooner there
+        self.logprobs_mode = "raw_logprobs" if temperature == 1.0 else "processed_logprobs"
         self.dtype: str = config.dtype
         self.startup_s: dict[str, float] = {}
         self._model_dir, self._config, self._replica = model_dir, config, replica

@@ -1,9 +1,9 @@
 """``python -m oapl_core.rollouts.generate RUN_DIR --round N``: samples a round.
 
 Reads prompts.parquet and the round's policy. Writes round_NN/1_rollouts/part-*.parquet (tables.ROLLOUTS), G answers for
-each of the round's training problems, at T=1 (paper, section 5). A part is written as soon as its last answer is
-finished, while answers of the next are being sampled already. Until then its finished answers lie in ``.in_flight/``
-(``in_flight.py``), at most ``sampling.flush_s`` old. A second run samples only the answers that are missing.
+each of the round's training problems. A part is written as soon as its last answer is finished, while answers of the
+next are being sampled already. Until then its finished answers lie in ``.in_flight/`` (``in_flight.py``), at most
+``sampling.flush_s`` old. A second run samples only the answers that are missing.
 
 Answers come from an engine of our own or, with ``[sampler]``, from servers (``servers.py``).
 
@@ -29,7 +29,7 @@ from oapl_core.rollouts.drawing import Chosen, choose_problems
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.parts import Part, Provenance, cut
 from oapl_core.rollouts.requests import Sampler
-from oapl_core.rollouts.sampling import TEMPERATURE, TOP_K, TOP_P, Asking, Prompts, Sampling
+from oapl_core.rollouts.sampling import TOP_K, TOP_P, Asking, Prompts, Sampling
 from oapl_core.run_folder.cutting import decide
 from oapl_core.run_folder.parts import Details, Parts, Wanted, store_of
 from oapl_core.run_folder.recorded import IMPORTED
@@ -101,13 +101,15 @@ class Work:
     @cached_property
     def parts(self) -> list[Part]:
         """Parts of the round, recorded or not."""
-        size, group_size = self.provenance.settings["problems_per_part"], self.run.config.sampling.group_size
+        size = self.provenance.settings["problems_per_part"]
+        group_size = self.run.config.of_round(self.number).sampling.group_size
         return cut(self.problems, size, group_size, self.run.rollouts(self.number))
 
     @property
     def asking(self) -> Asking:
         """The round's answers, as its settings ask for them."""
-        run, number, config = self.run, self.number, self.run.config
+        run, number = self.run, self.number
+        config = run.config.of_round(number)
         return Asking(
             title=f"round {number}",
             folder=run,
@@ -124,7 +126,7 @@ class Work:
             round=number,
             environment=config.environment,
             columns=config.sampling.columns,
-            **config.sampling.model_dump(include={"max_tokens", "flush_s", "stop", "stop_tokens"}),
+            **config.sampling.model_dump(include={"temperature", "max_tokens", "flush_s", "stop", "stop_tokens"}),
         )
 
     @property
@@ -163,7 +165,7 @@ class Work:
             say(f"round {number}: {total:,} rollouts are done")
             return
         count = min(run.config.engine.replicas, len(missing)) if replica == 0 and not run.config.sampler else 1
-        arguments, begin = [*command, "--round", str(number)], start or _sampler(run, replica)
+        arguments, begin = [*command, "--round", str(number)], start or _sampler(run, number, replica)
         with ExitStack() as stack:
             more: Crew | None = None
             # before our own engine: it takes its share of the devices, and the others inherit what we may use
@@ -180,10 +182,11 @@ class Work:
                 more.wait()
 
 
-def _sampler(run: Run, replica: int) -> Callable[[Path, EngineConfig], Sampler]:
+def _sampler(run: Run, number: int, replica: int) -> Callable[[Path, EngineConfig], Sampler]:
     if run.config.sampler:
         return partial(plugins.resolve("sampler", "servers"), sampler=run.config.sampler)
-    return partial(SamplingEngine, replica=replica, columns=run.config.sampling.columns)
+    sampling = run.config.of_round(number).sampling
+    return partial(SamplingEngine, replica=replica, columns=sampling.columns, temperature=sampling.temperature)
 
 
 def _is_imported(run: Run, number: int) -> bool:
@@ -213,18 +216,18 @@ def started(sampler: Sampler) -> str:
 
 def settings_of(run: Run, number: int, problems_per_part: int, chosen: Chosen) -> dict[str, Any]:
     """Return the settings that a part depends on; the engine's speed settings do not belong to them."""
+    config = run.config.of_round(number)
     return {
-        "seed": run.config.seed,
+        "seed": config.seed,
         "round": number,
-        "problems": run.config.rounds[number].problems,
+        "problems": config.rounds[number].problems,
         **chosen.settings,
-        **run.config.sampling.slice,
+        **config.sampling.slice,
         "problems_per_part": problems_per_part,
-        "temperature": TEMPERATURE,
         "top_p": TOP_P,
         "top_k": TOP_K,
-        **run.config.engine.slice,
-        **({"environment": run.config.environment.slice} if run.config.environment else {}),
+        **config.engine.slice,
+        **({"environment": config.environment.slice} if config.environment else {}),
     }
 
 

@@ -11,7 +11,12 @@ from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.tables import ROLLOUTS, read_table
 
-_COMPARED = ["run", "round", "problem_id", "sample", "policy_hash", "seed", "max_tokens", "response_ids", "logprobs"]
+_COMPARED = [
+    *("run", "round", "problem_id", "sample", "policy_hash", "seed", "temperature", "max_tokens", "response_ids"),
+    "logprobs",
+]
+_ROUNDING = 1e-6
+"""Share by which a temperature is rounded in the table, which has four bytes for it."""
 
 
 def count_checked(run: Run, number: int, part: Part, path: Path, policy_hash: str) -> int:
@@ -27,13 +32,16 @@ def count_checked(run: Run, number: int, part: Part, path: Path, policy_hash: st
     if any(row["policy_hash"] != policy_hash for row in rows):
         raise DataError("was sampled by other weights")
     if not all(_is_asked(row, run, number) for row in rows):
-        raise DataError("has rows of another run, seed or length, or without log-probs")
+        raise DataError("has rows of another run, seed, temperature or length, or without log-probs")
     return len(rows)
 
 
 def _is_asked(row: Mapping[str, Any], run: Run, number: int) -> bool:
+    sampling = run.config.of_round(number).sampling
     seed = derive_seed(run.config.seed, "rollout", number, row["problem_id"], row["sample"])
     made = (row["run"], row["round"], row["seed"], row["max_tokens"])
-    return made == (run.root.name, number, seed, run.config.sampling.max_tokens) and 0 < len(
-        row["response_ids"]
-    ) == len(row["logprobs"])
+    return (
+        made == (run.root.name, number, seed, sampling.max_tokens)
+        and abs(row["temperature"] / sampling.temperature - 1.0) < _ROUNDING
+        and 0 < len(row["response_ids"]) == len(row["logprobs"])
+    )

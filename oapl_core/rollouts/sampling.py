@@ -1,7 +1,7 @@
 """One checkpoint answers prompts, for a round or an evaluation: claim parts, sample what is missing, record them whole.
 
 Rows go to ``in_flight.py`` as they come and to 1_rollouts/part-*.parquet (tables.ROLLOUTS) when their part is whole.
-Training rollouts are always sampled at T=1, top-p=1, top-k off and no penalties (paper, section 5).
+Training rollouts are always sampled at top-p=1, top-k off and no penalties, at T=1 by default (paper, section 5).
 """
 
 import time
@@ -28,7 +28,7 @@ from oapl_core.settings.problems import PromptConfig
 from oapl_core.tables import ROLLOUTS, write_table
 from oapl_core.turns import spans
 
-TEMPERATURE, TOP_P, TOP_K = 1.0, 1.0, 0
+TOP_P, TOP_K = 1.0, 0
 
 _WAIT_S = 0.25  # until free parts are looked for again: a dead process's part should not wait longer
 _LOOK_EVERY_S = 2.0  # not after every answer: the ledger is read
@@ -67,7 +67,7 @@ class Asking:
     """Options of `oapl run` that sample anew, for advice."""
     round: int | None = None
     """Round that is sampled; None: an evaluation."""
-    temperature: float = TEMPERATURE
+    temperature: float = 1.0
     top_p: float = TOP_P
     stop: tuple[str, ...] = ()
     stop_tokens: Literal["trained", "cut"] = "trained"

@@ -17,13 +17,13 @@ _PARTS_PER_ENGINE = 4
 
 def problems_per_part(run: Run, number: int, problems: int) -> int:
     """Return the size of the parts of round ``number``, which samples so many ``problems``."""
-    return run.config.sampling.problems_per_part or _begun(run, number) or _fresh(run, problems)
+    return run.config.of_round(number).sampling.problems_per_part or _begun(run, number) or _fresh(run, problems)
 
 
 def decide(run: Run, number: int, problems: int) -> int:
     """Decide as ``problems_per_part`` does, and keep the size for this round."""
     size, path = problems_per_part(run, number, problems), _record(run, number)
-    if run.config.sampling.problems_per_part is None and not path.exists():
+    if run.config.of_round(number).sampling.problems_per_part is None and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".tmp-{path.name}")
         temporary.write_text(str(size))

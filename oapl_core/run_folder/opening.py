@@ -120,9 +120,10 @@ def check(experiment: Experiment) -> None:
                 f"`{key}`: {path} is not a file (relative paths start at the current folder, {Path.cwd()})"
             )
     # code of a person's own is tried in a process of its own: it may be heavy, or end the process
-    if experiment.reward and experiment.reward.place:
-        try_reward = resolve("setting", "reward.function")
-        try_reward(experiment.reward.place, "reward.function", experiment.engine_python)
+    each = [experiment.of_round(number) for number in range(len(experiment.rounds))]
+    for place in dict.fromkeys(one.reward.place for one in (experiment, *each) if one.reward):
+        if place:
+            resolve("setting", "reward.function")(place, "reward.function", experiment.engine_python)
     for number, one in enumerate(experiment.rounds):
         for place in one.own_filters:
             resolve("setting", "reward.function")(place, f"rounds.{number}.keep", experiment.engine_python)
@@ -133,7 +134,7 @@ def check(experiment: Experiment) -> None:
         try_environment(experiment.environment.model_dump(mode="json"), experiment.engine_python, room_for)
     for number, objective in enumerate(experiment.objectives):
         if isinstance(objective, OwnObjective) and objective not in experiment.objectives[:number]:
-            table, reference = objective.model_dump(mode="json"), experiment.training_of(number).reference
+            table, reference = objective.model_dump(mode="json"), each[number].training.reference
             resolve("setting", "objective.name")(table, reference, experiment.engine_python)
     if experiment.model is not None:
         if unpinned(experiment.model):

@@ -15,6 +15,7 @@ Relative paths in run.json and in the ledger stay as they were written; ``Run.or
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ OPTIMIZER_STATE, SAVED_STATES, IN_FLIGHT = "optimizer_state", "state", ".in_flig
 """Folders of what a round leaves to the next one, of what training resumes from, of unfinished parts."""
 SUPERSEDED = "superseded"
 """Folder of the artifacts that a redo replaced, below the run folder."""
+_OF_ROUND = re.compile(r"rounds\.(\d+)\.")
 METRICS_FILE = "training_metrics.jsonl"
 """File in each checkpoint that training made: one line for each optimiser step."""
 
@@ -55,9 +57,10 @@ def round_name(number: int) -> str:
 def lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what may change while a run is unfinished, of an experiment's settings as JSON has them."""
     kept = {key: value for key, value in config.items() if key not in Experiment.may_change}
-    if isinstance(training := kept.get("training"), Mapping):
-        kept["training"] = {key: value for key, value in training.items() if key not in TrainingConfig.may_change}
-    return kept
+    for table in (kept, *(rounds := [dict(one) for one in kept.get("rounds", ())])):
+        if isinstance(training := table.get("training"), Mapping):
+            table["training"] = {key: value for key, value in training.items() if key not in TrainingConfig.may_change}
+    return kept | {"rounds": rounds}
 
 
 def refuse_changed(recorded: Sequence[SettingsEntry], config: Mapping[str, Any], where: object) -> None:
@@ -135,10 +138,21 @@ class Run(Recorded):
         changed = self._changes(config)
         if changed and self._has_made_something:
             raise ConfigError(
-                f"{self.root}: was started with other settings ({'; '.join(changed[:5])}); "
-                "give this experiment another name=..., keep what was sampled by `oapl fork`, or delete that folder"
+                f"{self.root}: was started with other settings ({'; '.join(changed[:5])}); {self._advice(changed)}"
             )
         return changed
+
+    def _advice(self, changed: Sequence[str]) -> str:
+        """Say what to do about settings that differ: where they are of rounds alone, which of them were begun."""
+        places = [_OF_ROUND.match(text) for text in changed]
+        if None in places:
+            return "give this experiment another name=..., keep what was sampled by `oapl fork`, or delete that folder"
+        first = min(int(place[1]) for place in places if place)
+        is_begun = any(name.startswith(f"{round_name(first)}/") for name in self.ledger.artifacts())
+        return (
+            f"round {first} was {'begun so' if is_begun else 'not begun'}, but a run keeps all of its settings: "
+            f"`oapl fork {self.root} NAME --round {first} KEY=VALUE` makes one that shares the rounds before"
+        )
 
     def _changes(self, config: Experiment) -> list[str]:
         """Name the settings of ``config`` that make another run of it, in words."""
@@ -283,13 +297,13 @@ class Run(Recorded):
         return found
 
     def judged_by(self, number: int, version: str | None = None) -> Experiment:
-        """Return the settings of the run with the `verifier` and `reward` by which a version of the verdicts was made.
+        """Return the round's settings with the `verifier` and `reward` by which a version of its verdicts was made.
 
         Raises:
             DataError: there is no such version.
         """
         if self._is_by_own_settings(number, version):
-            return self.config
+            return self.config.of_round(number)
         found: Experiment = resolve("verdicts", "settings")(self, number, version)
         return found
 
@@ -316,8 +330,8 @@ class Run(Recorded):
     def _objective(self, number: int) -> str:
         """Folder of the round's own, else of the run's; of a round that a fork shares, of the run that made it."""
         # a person's folder may be called as a round that there is not; a fork shares a round with all of its settings
-        if number < len(self.config.rounds) and (own := self.config.rounds[number].own_objective):
-            return own.folder
+        if number < len(self.config.rounds) and self.config.rounds[number].has_a_loss:
+            return self.config.of_round(number).objective.folder
         name: str = self.config.objective.folder
         for fork in self.ledger.forks():  # its own first, then those of its ancestors
             if number >= fork.round:

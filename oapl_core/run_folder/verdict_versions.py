@@ -50,17 +50,23 @@ def used(round_dir: Path) -> str:
 
 
 def judged_by(run: Run, number: int, version: str | None = None) -> Experiment:
-    """Return the run's settings with the `verifier` and `reward` by which a version of a round's verdicts was judged.
+    """Return the round's settings with the `verifier` and `reward` by which a version of its verdicts was judged.
 
     Raises:
         DataError: there is no such version.
     """
     place = run.round_dir(number)
     if not (used(place) if version is None else version):
-        return run.config
+        return run.config.of_round(number)
     path = folder(place, version) / SETTINGS_FILE
-    # a version has both groups whole, so nothing of the run's own can mix in
-    return parse_experiment(run.config.model_dump(mode="json") | _read(path), str(path))
+    # a version has both groups whole, so nothing of the run's own, or of its round's, can mix in
+    return parse_experiment(without_rewards(run.config) | _read(path), str(path)).of_round(number)
+
+
+def without_rewards(config: Experiment) -> dict[str, Any]:
+    """Return the settings as JSON has them; no round has a reward of its own."""
+    values = config.model_dump(mode="json")
+    return values | {"rounds": [one | {"reward": {}} for one in values["rounds"]]}
 
 
 def check_name(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from oapl_core.settings.engine_options import SAME_NAMES
 
 _WEIGHTS = "the weights are those of `model` and of the run's checkpoints"
-_POLICY = "rollouts are samples of the policy itself, at T=1 and nothing else"
+_POLICY = "rollouts are samples of the policy itself, at sampling.temperature and nothing else"
 _MACHINES = 'use engine.replicas, or engine.distributed_executor_backend = "ray"'
 _SECRET = "it would be written into run.json; set HF_TOKEN in the environment"
 ENGINE_OPTIONS = {
@@ -25,7 +25,7 @@ ENGINE_OPTIONS = {
     **dict.fromkeys(("generation_config", "override_generation_config", "logits_processors"), _POLICY),
     **dict.fromkeys(("watermark_config", "diffusion_config"), _POLICY),
     **dict.fromkeys(("master_addr", "master_port", "nnodes", "node_rank", "device_ids"), _MACHINES),
-    "logprobs_mode": "rollouts record raw_logprobs: those of the model, before anything changes them",
+    "logprobs_mode": "it follows from sampling.temperature: rollouts record log-probs of what they were sampled from",
     "seed": "each request has a seed of its own, derived from the experiment's",
     "kv_cache_memory_bytes": "use engine.kv_cache_gib on CPU, engine.gpu_memory_utilization on GPUs",
     **dict.fromkeys(("enable_return_routed_experts", "aux_output_config"), "use sampling.routes"),

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, PrivateAttr, field_validator, model_validator
 
 from oapl_core import plugins
 from oapl_core.model_files.hub_names import HubModel, hub_model
 from oapl_core.objectives import Method, Oapl, Objective, OwnObjective
 from oapl_core.settings.engine_options import EngineOptions
 from oapl_core.settings.environment import EnvironmentConfig
-from oapl_core.settings.evaluation import EvaluationConfig, StopTexts
+from oapl_core.settings.evaluation import EvaluationConfig
 from oapl_core.settings.operation.alarms import AlarmsConfig
 from oapl_core.settings.operation.estimate import EstimateConfig
 from oapl_core.settings.operation.fleet import FleetConfig, Machines
@@ -29,11 +29,11 @@ from oapl_core.settings.report import ReportConfig
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.sampler import SamplerConfig
+from oapl_core.settings.sampling import SamplingConfig
 from oapl_core.settings.sync import PipelineConfig, SyncConfig
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Fraction, Settings
-from oapl_core.token_columns import COLUMNS
 
 _AT_ONCE, _SHORT, _SMALL = 256, 8192, 2e9
 """Requests decoded at once; tokens of a sequence, and weights of a model, up to which they are twice as many."""
@@ -90,43 +90,6 @@ class EngineConfig(Settings):
         """Settings that answers depend on; they stand beside those of sampling, so `options` is named in full."""
         dumped = super().slice
         return {"dtype": dumped.pop("dtype"), "engine_options": dumped.pop("options"), **dumped}
-
-
-class SamplingConfig(Settings):
-    """Training rollouts: always T=1, top-p=1, top-k off, no penalties: the engine's log-probs are the policy's."""
-
-    decided = dict.fromkeys(
-        "temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty".split(),
-        "training rollouts always have temperature 1, top-p 1, no top-k and no penalties, as with others the engine's "
-        "log-probs would not be the policy's; evaluation.temperature and evaluation.top_p are settings",
-    )
-    changes_nothing = frozenset({"flush_s"})
-    group_size: Annotated[int, Field(ge=2)] = 8
-    """G, answers per problem (paper, section 5)."""
-    max_tokens: PositiveInt = 32000
-    """Longest response. Tokens."""
-    stop: StopTexts = ()
-    """Texts that end an answer beside the model's end tokens; evaluation uses them too. What is judged ends before."""
-    stop_tokens: Literal["trained", "cut"] = "trained"
-    """Place of a stop text's tokens. `trained`: they belong to the rollout as they were sampled, so that the policy
-    learns to end. `cut`: tokens of the stop text alone are left out, unless they are an answer's only token. Nothing
-    then teaches the policy to end.
-    """
-    routes: bool = False
-    """Routes of a mixture of experts: train with the experts that the engine chose for each token (rollout routing
-    replay, arXiv 2510.11370). A byte for each expert, layer and token: 384 a token of Qwen3-30B-A3B. A part's routes
-    lie in memory until it is whole.
-    """
-    problems_per_part: PositiveInt | None = None
-    """Problems per Parquet part; what verification, replicas and a later run take as a whole. Unset: 128 and, where
-    several engines share a round, at most what gives each four parts (`run_folder/cutting.py`)."""
-    flush_s: PositiveFloat = 30.0
-    """Finished answers of parts in flight are written at least this often: what a crash can lose at most. Seconds."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Optional columns of tokens that are asked for."""
-        return tuple(name for name in COLUMNS if getattr(self, name))
 
 
 class Experiment(Settings):
@@ -201,6 +164,9 @@ class Experiment(Settings):
     time_limits_h: TimeLimits = TimeLimits()
     """When a stage counts as stuck; may change while a run is unfinished."""
 
+    _round: int | None = PrivateAttr(default=None)
+    """Round whose settings these are; None: those of the whole run."""
+
     @field_validator("rounds")
     @classmethod
     def _repeated(cls, rounds: tuple[RoundConfig, ...]) -> tuple[RoundConfig, ...]:
@@ -209,14 +175,18 @@ class Experiment(Settings):
     @model_validator(mode="before")
     @classmethod
     def _context_is_what_is_needed(cls, values: Any) -> Any:
-        groups = [values.get(name, {}) for name in ("engine", "problems", "sampling", "evaluation")]
-        if not all(isinstance(one, dict) for one in groups) or "max_model_len" in groups[0]:
+        engine, problems, *answered = (
+            values.get(name, {}) for name in ("engine", "problems", "sampling", "evaluation")
+        )
+        rounds = given if isinstance(given := values.get("rounds"), list | tuple) else ()
+        own = [one.get("sampling", {}) for one in rounds if isinstance(one, dict)]
+        if not all(isinstance(one, dict) for one in (engine, problems, *answered, *own)) or "max_model_len" in engine:
             return values
-        engine, problems, *answered = groups
         defaults = SamplingConfig.model_fields, EvaluationConfig.model_fields
         answers = [
             one.get("max_tokens", known["max_tokens"].default) for one, known in zip(answered, defaults, strict=True)
         ]
+        answers += [one["max_tokens"] for one in own if "max_tokens" in one]
         prompt = problems.get("max_prompt_tokens", ProblemsConfig.model_fields["max_prompt_tokens"].default)
         if not all(isinstance(one, int) for one in (prompt, *answers)):
             return values
@@ -238,61 +208,6 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
-    def _answers_fit(self) -> Self:
-        if self.reward:
-            stops, longest = self.verifier.stop_at_first_failure, self.sampling.max_tokens
-            self.reward.check(stops, longest, has_environment=self.environment is not None)
-        prompt, answer = self.problems.max_prompt_tokens, max(self.sampling.max_tokens, self.evaluation.max_tokens)
-        if self.engine.max_model_len < prompt + answer:
-            name = "sampling" if self.sampling.max_tokens == answer else "evaluation"
-            unset = "" if "max_tokens" in getattr(self, name).model_fields_set else ", its default"
-            raise ValueError(
-                f"engine.max_model_len={self.engine.max_model_len} is less than problems.max_prompt_tokens={prompt} "
-                f"and {name}.max_tokens={answer}{unset}, together"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _lagged_rollouts_keep_their_logprobs(self) -> Self:
-        if self.pipeline and self.sync.offset_rounds == 0:
-            raise ValueError(
-                "sync.offset_rounds = 0 and [pipeline] contradict each other: while a round trains, its end is not "
-                "there to sample with"
-            )
-        every = range(len(self.rounds))
-        if any(self.sampling_round(n) < n and self.training_of(n).reference != "behavior" for n in every):
-            raise ValueError(
-                f"{'pipeline' if self.pipeline else 'sync'} needs training.reference = 'behavior': the trainer starts "
-                "from other weights than those that sampled"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rounds_fit_their_training(self) -> Self:
-        for number, one in enumerate(self.rounds):
-            one.check(f"rounds[{number}]", self.training_of(number))
-        return self
-
-    @model_validator(mode="after")
-    def _columns_come_from_engines(self) -> Self:
-        if self.sampling.columns and self.sampler:
-            name = self.sampling.columns[0]
-            raise ValueError(f"sampling.{name}: servers of [sampler] do not tell {name}; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _turns_are_whole(self) -> Self:
-        if self.environment:
-            self.environment.check(
-                {
-                    **{f"sampling.{name} = true": True for name in self.sampling.columns},
-                    "sampling.stop_tokens = 'cut'": self.sampling.stop_tokens == "cut",
-                    "fleet.rollouts.through = 'mirror'": self.fleet.through_mirror,
-                }
-            )
-        return self
-
-    @model_validator(mode="after")
     def _machines_agree_on_paths(self) -> Self:
         if self.fleet.through_mirror and any(one.draw == "difficulty" for one in self.rounds):
             raise ValueError(
@@ -310,15 +225,74 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
-    def _start_differs_from_what_is_compared(self) -> Self:
-        for number, objective in enumerate(self.objectives):
-            training = self.training_of(number)  # refuses what a round's own make of [training]
-            if objective.needs_start and training.reference != "behavior":
-                raise ValueError(
-                    f"objective {objective.name!r} weighs by the ratio of the round's first weights to what sampled; "
-                    "it needs training.reference = 'behavior'"
-                )
+    def _every_round_is_whole(self) -> Self:
+        if self.pipeline and self.sync.offset_rounds == 0:
+            raise ValueError(
+                "sync.offset_rounds = 0 and [pipeline] contradict each other: while a round trains, its end is not "
+                "there to sample with"
+            )
+        self._check_tables()
+        for number, one in enumerate(self.rounds):
+            mine = self.of_round(number)
+            try:
+                if one.own:
+                    mine._check_tables()
+                mine._check_training(number)
+            except ValueError as error:
+                raise ValueError(f"round {number}: {error}" if one.own else str(error)) from None
+            one.check(f"rounds[{number}]", mine, map(self.of_round, self.groups_before(number)))
         return self
+
+    def _check_tables(self) -> None:
+        """Hold the tables that a round may have keys of against the others."""
+        sampling, evaluation = self.sampling, self.evaluation
+        if self.reward:
+            stops = self.verifier.stop_at_first_failure
+            self.reward.check(stops, sampling.max_tokens, has_environment=self.environment is not None)
+        prompt, answer = self.problems.max_prompt_tokens, max(sampling.max_tokens, evaluation.max_tokens)
+        if self.engine.max_model_len < prompt + answer:
+            name = "sampling" if sampling.max_tokens == answer else "evaluation"
+            unset = "" if "max_tokens" in getattr(self, name).model_fields_set else ", its default"
+            raise ValueError(
+                f"engine.max_model_len={self.engine.max_model_len} is less than problems.max_prompt_tokens={prompt} "
+                f"and {name}.max_tokens={answer}{unset}, together"
+            )
+        if self.sampler and sampling.columns:
+            told = sampling.columns[0]
+            raise ValueError(f"sampling.{told}: servers of [sampler] do not tell {told}; leave it out")
+        if self.sampler and sampling.temperature != 1.0:
+            raise ValueError(
+                f"sampling.temperature = {sampling.temperature:g}: servers of [sampler] give log-probs at temperature "
+                "1, and training needs those of what was sampled from; sample with engines here, or leave it out"
+            )
+        if self.environment:
+            self.environment.check(
+                {
+                    **{f"sampling.{name} = true": True for name in sampling.columns},
+                    "sampling.stop_tokens = 'cut'": sampling.stop_tokens == "cut",
+                    "fleet.rollouts.through = 'mirror'": self.fleet.through_mirror,
+                }
+            )
+
+    def _check_training(self, number: int) -> None:
+        """Hold loss and training of round ``number``, whose settings these are, against its rows."""
+        objective, source = self.objective, self.rounds[number].source
+        is_recorded = self.training.reference == "behavior"
+        if self.sampling_round(number) < number and not is_recorded:
+            raise ValueError(
+                f"{'pipeline' if self.pipeline else 'sync'} needs training.reference = 'behavior': the trainer starts "
+                "from other weights than those that sampled"
+            )
+        if objective.needs_start and not is_recorded:
+            raise ValueError(
+                f"objective {objective.name!r} weighs by the ratio of the round's first weights to what sampled; "
+                "it needs training.reference = 'behavior'"
+            )
+        if not source.is_sampled and isinstance(objective, Method) and objective.needs_behavior:
+            raise ValueError(
+                f"objective {objective.name!r} compares with the policy that sampled, and nobody sampled "
+                f"{source.rows_are}: leave it out, which trains with {source.objective!r}"
+            )
 
     @property
     def hub_model(self) -> HubModel | None:
@@ -348,18 +322,22 @@ class Experiment(Settings):
         """Whether the first step makes or fetches the base model and records where it is."""
         return self.pretrain is not None or self.hub_model is not None
 
-    def training_of(self, number: int) -> TrainingConfig:
-        """Return the settings that round ``number`` trains by: [training] with what is the round's own."""
-        return self.rounds[number].trained_by(self.training)
+    def of_round(self, number: int) -> Self:
+        """Return the settings of round ``number``: these, with what the round has of its own in its four tables.
 
-    def objective_of(self, number: int) -> Method | OwnObjective:
-        """Return the loss of round ``number``: its own, or the experiment's."""
-        return self.rounds[number].own_objective or self.objective
+        Every stage of a round asks it, so that none knows which settings are a round's own.
+        """
+        if self._round is not None:
+            assert self._round == number, f"these are the settings of round {self._round}, not of {number}"
+            return self
+        found = self.model_copy(update=self.rounds[number].resolved(self, number))
+        found._round = number
+        return found
 
     @property
     def objectives(self) -> tuple[Method | OwnObjective, ...]:
         """Loss of each round, in order."""
-        return tuple(map(self.objective_of, range(len(self.rounds))))
+        return tuple(self.of_round(number).objective for number in range(len(self.rounds)))
 
     def sampling_round(self, number: int) -> int:
         """Return the round whose starting checkpoint samples round ``number``: itself, or an earlier one.

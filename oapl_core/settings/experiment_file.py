@@ -18,6 +18,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.operation.secrets import masked
+from oapl_core.settings.rounds import OwnTables, RoundConfig
 from oapl_core.settings.rows import RowSource, sources
 from oapl_core.settings_group import Settings
 from oapl_core.shipped import experiment_file, with_shipped_files
@@ -91,6 +92,9 @@ def differences(old: Any, new: Any, key: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
         return [d for k in keys for d in differences(old.get(k), new.get(k), f"{key}.{k}".lstrip("."))]
+    # a list of tables, such as [[rounds]], is told table by table
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and isinstance((*old, 0)[0], dict):
+        return [d for i, pair in enumerate(zip(old, new, strict=True)) for d in differences(*pair, f"{key}.{i}")]
     return [] if old == new else [f"{key} was {old!r}, now {new!r}"]
 
 
@@ -162,7 +166,9 @@ def _groups(kind: Any, place: list[Any]) -> list[type[Settings]]:
     if not place:
         return [kind]
     name, *rest = place
-    field = kind.model_fields.get(str(name))
+    # a round has keys of tables of the experiment
+    fields = OwnTables.model_fields if kind is RoundConfig and name in OwnTables.model_fields else kind.model_fields
+    field = fields.get(str(name))
     below = rest[1:] if rest and isinstance(rest[0], int) else rest  # a place in a list is no name
     return _groups(field.annotation, below) if field else []
 

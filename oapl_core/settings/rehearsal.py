@@ -88,8 +88,14 @@ def _some(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _small(one: dict[str, Any], limit: int, whole: Experiment) -> dict[str, Any]:
     settings = RoundConfig.model_validate(one)
-    batch, source = settings.trained_by(whole.training).batch_size, settings.source
-    small = one | {"epochs": min(one["epochs"], _EPOCHS)}
+    tables = settings.resolved(whole, 0)
+    batch, source = tables.get("training", whole.training).batch_size, settings.source
+    limits = {"group_size": _GROUP, "max_tokens": _TOKENS, "problems_per_part": limit // 2}
+    own = {key: min(value, limits[key]) if key in limits else value for key, value in one["sampling"].items()}
+    small = one | {"epochs": min(one["epochs"], _EPOCHS), "sampling": own}
+    if reward := tables.get("reward"):
+        longest = reward.longest or tables.get("sampling", whole.sampling).max_tokens
+        small["reward"] = one["reward"] | {"longest": longest}
     if not source.is_sampled or "batch_size" in one["training"]:
         small["training"] = one["training"] | {"batch_size": min(batch, limit)}
     if not source.is_sampled:

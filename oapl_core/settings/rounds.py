@@ -1,26 +1,63 @@
-"""Where a round's rows come from and how it trains on them: the settings of ``[[rounds]]``, with units and sources."""
+"""A round's settings, ``[[rounds]]``: where its rows come from, which it trains on, and what it has of its own.
 
-from typing import Annotated, Any, Literal, Self
+Of its own a round may have keys of four tables of the experiment: sampling, objective, training, reward. They are kept
+as they were given, as differences. `Experiment.of_round` puts them in, and every stage of a round asks that.
+"""
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, field_validator, model_validator
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
 from oapl_core import plugins
 from oapl_core.objectives import Method, Objective, OwnObjective
 from oapl_core.plugins.own_function import source_hash
+from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.rows import SAMPLED, Rows, RowSource
 from oapl_core.settings.rows.difficulty import DifficultyConfig
 from oapl_core.settings.rows.replay import ReplayConfig
+from oapl_core.settings.sampling import SamplingConfig
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings_group import Fraction, Settings
 
-_OWN = (
-    *("batch_size", "learning_rate", "warmup_share", "floor_share", "adam_betas", "adam_eps", "weight_decay"),
-    *("max_grad_norm", "reference"),
+if TYPE_CHECKING:
+    from oapl_core.settings.experiment import Experiment
+
+_SAME = (
+    *("processes", "launcher", "sequence_parallel", "zero_stage", "dtype", "offload_optimizer", "offload_parameters"),
+    *("deepspeed", "optimizer_state", "keep_checkpoints", "trackers"),
 )
-"""Keys of [training] that a round may have of its own: how a step is taken, not on which machines."""
+"""Keys of [training] that are the same in all rounds: machines, what a state's files are, what holds for the run."""
 _UNSAMPLED = {"reference": "behavior", "optimizer_state": "fresh"}
 """Settings where nobody sampled the rows: there is nothing to compare with, and an optimiser of rollouts is another's.
 """
+_Own = dict[str, Any]
+_OBJECTIVE: TypeAdapter[Method | OwnObjective] = TypeAdapter(Objective)
+
+
+class OwnTables(BaseModel):
+    """Tables of which a round may have keys of its own, whole."""
+
+    sampling: SamplingConfig
+    objective: Objective
+    training: TrainingConfig
+    reward: RewardConfig | None
+
+
+TABLES = tuple(OwnTables.model_fields)
+"""Names of the tables."""
+_PLACED = TypeAdapter(dict[str, dict[int, OwnTables]])
+"""Tables of each round, in the place that a complaint names."""
 
 
 def _filters(names: Any) -> Any:
@@ -39,14 +76,24 @@ Keep = Annotated[str | tuple[str, ...], BeforeValidator(_filters)]
 class RoundConfig(Settings):
     """One turn of the loop: rows, sampled and verified and filtered or read from files, and training on them."""
 
+    decided = dict.fromkeys(
+        "model engine sampler environment verifier sync pipeline evaluation seed".split(),
+        f"it is the same in all rounds; of {', '.join(TABLES)} a round may have keys of its own",
+    )
+
     rows: Rows = "sampled"
     """Where rows come from: `sampled`, by the newest checkpoint; `{demonstrations = FILE}`, read from files, so that
     the round has no sampling and no verification."""
-    objective: Objective | None = None
-    """A loss of its own: `name` and its settings; unset: the experiment's, of demonstrations `sft`."""
-    training: dict[str, Any] = Field(default_factory=dict)
+    sampling: _Own = Field(default_factory=dict)
+    """Keys of [sampling] that are its own, such as `{max_tokens = 16384, group_size = 16}`; the others are as there."""
+    objective: _Own = Field(default_factory=dict)
+    """Keys of [objective] that are its own, such as `{regression_temperature = 1e-2}`. With a `name` it is another
+    loss, whose other keys are its defaults. Unset: the experiment's, of demonstrations `sft`."""
+    training: _Own = Field(default_factory=dict)
     """Keys of [training] that are its own, such as `{learning_rate = 5e-5}`; the others are as there. Of demonstrations
     `batch_size` is 128, `learning_rate` 2e-5, `warmup_share` 0.03 and `floor_share` 0 unless given here (RFT's)."""
+    reward: _Own = Field(default_factory=dict)
+    """Keys of [reward] that are its own, such as `{parts = {length = 1e-4}}`; the others are as there."""
     problems: PositiveInt | None = None
     """How many of the training problems; unset: all of them."""
     draw: Annotated[str, AfterValidator(plugins.known("draw"))] = "random"
@@ -86,15 +133,17 @@ class RoundConfig(Settings):
             raise ValueError(f"the band is [lowest, highest]: write [{band[1]:g}, {band[0]:g}]")
         return band
 
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _another_loss_is_whole(cls, own: Any) -> Any:
+        is_named = isinstance(own, Method | OwnObjective) or (isinstance(own, Mapping) and "name" in own)
+        return _OBJECTIVE.validate_python(own).model_dump(mode="json") if is_named else {} if own is None else own
+
     @field_validator("training")
     @classmethod
-    def _is_a_rounds_own(cls, own: dict[str, Any]) -> dict[str, Any]:
-        TrainingConfig.model_validate(own)  # names a key or value that there is not
-        foreign = next((key for key in own if key not in _OWN), None)
-        if foreign:
-            raise ValueError(
-                f"{foreign} is the same in all rounds: give it in [training]; a round has {', '.join(_OWN)}"
-            )
+    def _is_a_rounds_own(cls, own: _Own) -> _Own:
+        if foreign := next((key for key in own if key in _SAME), None):
+            raise ValueError(f"{foreign} is the same in all rounds: give it in [training]")
         return own
 
     @model_validator(mode="after")
@@ -102,17 +151,13 @@ class RoundConfig(Settings):
         if self.source.is_sampled:
             return self
         rows_are = self.source.rows_are
-        sampling = ("problems", "draw", "difficulty", "keep", "pass_rate", "truncated", "replay")
-        given = next((key for key in sampling if getattr(self, key) != type(self).model_fields[key].default), None)
+        sampling = ("problems", "draw", "difficulty", "keep", "pass_rate", "truncated", "replay", "sampling", "reward")
+        unset = type(self)()
+        given = next((key for key in sampling if getattr(self, key) != getattr(unset, key)), None)
         if given:
             raise ValueError(f"{given} chooses among rollouts, and the rows are {rows_are}: leave it out")
         if "reference" in self.training:
             raise ValueError(f"training.reference compares with what sampled, and nobody sampled {rows_are}")
-        if isinstance(self.objective, Method) and self.objective.needs_behavior:
-            raise ValueError(
-                f"objective {self.objective.name!r} compares with the policy that sampled, and nobody sampled "
-                f"{rows_are}: leave it out, which trains with {self.source.objective!r}"
-            )
         return self
 
     @property
@@ -151,21 +196,70 @@ class RoundConfig(Settings):
         return 1.0 - self.replay.share if self.replay else 1.0
 
     @property
-    def own_objective(self) -> Method | OwnObjective | None:
-        """Loss of this round, if it is not the experiment's."""
-        name = self.source.objective
-        return self.objective or (plugins.resolve("objective", name)() if name else None)
+    def has_a_loss(self) -> bool:
+        """Whether its loss is another than the experiment's, by name."""
+        return "name" in self._given["objective"]
 
-    def check(self, key: str, training: TrainingConfig) -> None:
-        """Hold the round, which has that ``key``, against the settings that it trains by.
+    @property
+    def own(self) -> dict[str, Any]:
+        """Settings of the four tables that are its own: ``sampling.max_tokens`` to the value."""
+        return {key: value for name in TABLES for key, value in _flat(name, getattr(self, name))}
+
+    @property
+    def _given(self) -> dict[str, _Own]:
+        given: dict[str, _Own] = {name: getattr(self, name) for name in TABLES}
+        if self.source.is_sampled:
+            return given
+        loss = {"name": self.source.objective} if self.source.objective else {}
+        training = {**self.source.training, **given["training"], **_UNSAMPLED}
+        return given | {"objective": loss | given["objective"], "training": training}
+
+    def resolved(self, tables: Any, number: int) -> dict[str, Any]:
+        """Return those of ``tables``, the experiment's as attributes, of which the round has keys of its own, whole.
+
+        Raises:
+            ValidationError: a key or value is wrong; at its place below ``rounds`` and the round's ``number``.
+        """
+        values = {name: _merged(getattr(tables, name), own) for name, own in self._given.items() if own}
+        if not values:
+            return {}
+        # what is whole already is not looked at again
+        every = {name: getattr(tables, name) for name in TABLES} | values
+        found = _PLACED.validate_python({"rounds": {number: every}})["rounds"][number]
+        return {name: getattr(found, name) for name in values}
+
+    def check(self, key: str, own: "Experiment", earlier: "Iterable[Experiment]") -> None:
+        """Hold the round, which has that ``key``, against its ``own`` settings and those of rounds that it reads.
 
         Raises:
             ValueError: they do not go together; says why.
         """
         if self.replay:
-            self.replay.check(f"{key}.replay", training.reference)
+            self.replay.check(f"{key}.replay", own, earlier)
 
-    def trained_by(self, training: TrainingConfig) -> TrainingConfig:
-        """Return ``training``, the experiment's, with what is this round's own."""
-        own = {**self.source.training, **self.training, **({} if self.source.is_sampled else _UNSAMPLED)}
-        return TrainingConfig.model_validate(training.model_dump() | own) if own else training
+
+def _merged(table: Settings | None, own: _Own) -> _Own:
+    """Return ``own`` over the table's settings; another loss has none of the experiment's."""
+    return own if table is None or "name" in own else _over(table.model_dump(), own)
+
+
+def _over(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {k: _over(values[k], v) for k, v in own.items() if isinstance(v, dict) and isinstance(values.get(k), dict)}
+    return {**values, **own, **inner}
+
+
+def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        return [(key, value)]
+    return [pair for name, inner in value.items() for pair in _flat(f"{key}.{name}", inner)]
+
+
+def in_words(rounds: Sequence[RoundConfig]) -> list[tuple[str, str]]:
+    """Say what rounds have of their own: ``rounds 2-3``, ``sampling.max_tokens = 16384, ...``; equal ones together."""
+    lines, number = list[tuple[str, str]](), 0
+    for own, equal in groupby(rounds, key=lambda one: one.own):
+        first, number = number, number + len(list(equal))
+        if own:
+            label = f"round {first}" if number == first + 1 else f"rounds {first}-{number - 1}"
+            lines.append((label, ", ".join(f"{key} = {value}" for key, value in own.items())))
+    return lines

@@ -40,7 +40,7 @@ class Job:
     @property
     def training(self) -> TrainingConfig:
         """Settings by which the policy is trained in this round."""
-        return self.run.config.training_of(self.round_number)
+        return self.run.config.of_round(self.round_number).training
 
     @cached_property
     def objective(self) -> Method:
@@ -49,7 +49,7 @@ class Job:
         Raises:
             ConfigError: it is a person's own and cannot be loaded.
         """
-        return self.run.config.objective_of(self.round_number).loaded(self.training.reference)
+        return self.run.config.of_round(self.round_number).objective.loaded(self.training.reference)
 
     @property
     def source(self) -> RowSource:
@@ -143,7 +143,7 @@ class Job:
     @property
     def mismatch_settings(self) -> dict[str, Any]:
         """Everything that the comparison with the engine depends on, the job's inputs apart."""
-        training = self.run.config.training
+        training = self.training
         return {"sequences": training.trust_sequences, "dtype": training.dtype, "seed": self.run.config.seed}
 
     @property
@@ -166,12 +166,12 @@ def make_job(run: Run, round_number: int) -> Job:
     Raises:
         DataError: there is no such round, or its groups or the checkpoint that it continues from are missing.
     """
-    config = run.config
     run.check_round(round_number)
+    config = run.config.of_round(round_number)
     epochs = config.rounds[round_number].epochs
     settings = {
-        "training": config.training_of(round_number).slice,
-        "objective": config.objective_of(round_number).slice,
+        "training": config.training.slice,
+        "objective": config.objective.slice,
         "seed": config.seed,
         "round": round_number,
         "epochs": epochs,

@@ -46,7 +46,7 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
     own = examples.own_rows
     if not examples.recorded_S.all() or not own:
         return
-    training, path = run.config.training, run.mismatch(job.round_number)
+    training, path = job.training, run.mismatch(job.round_number)
     settings = job.mismatch_settings
     # the first looks for all: what others see of a shared disk may be a minute old
     if not engine.of_first(lambda: run.is_done(path, job.inputs, settings)):
@@ -106,7 +106,7 @@ def _rounds(job: Job) -> bool:
     if engine == "auto":
         stored = json.loads((job.behavior / "config.json").read_text(encoding="utf-8"))
         engine = stored.get("dtype") or stored.get("torch_dtype")
-    return (engine, job.run.config.training.dtype) != ("float32", "float32") or job.run.config.sampler is not None
+    return (engine, job.training.dtype) != ("float32", "float32") or job.run.config.sampler is not None
 
 
 def first_drifts(model_dir: Path, responses: Sequence[Sequence[int]]) -> list[int | None]:

@@ -131,7 +131,8 @@ def begin(run: Run, number: int, version: str, changed: Mapping[str, Any]) -> No
         ConfigError: the settings cannot be used, or the version was made with others.
     """
     place = run.round_dir(number)
-    values = run.config.model_dump(mode="json")
+    own = run.config.of_round(number).model_dump(mode="json", include={"reward"})
+    values = verdict_versions.without_rewards(run.config) | own
     # table by table: what the file leaves out stays as the run has it
     values |= {key: {**(values[key] or {}), **changed[key]} for key in changed}
     config = parse_experiment(values, f"version {version}")

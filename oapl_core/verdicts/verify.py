@@ -177,7 +177,7 @@ def _expected(run: Run, number: int) -> int:
     """Count the rollouts that the round will have."""
     splits: list[str] = read_table(run.prompts, PROMPTS, ["split"])["split"].to_pylist()
     return min(splits.count("train"), run.config.rounds[number].problems or len(splits)) * (
-        run.config.sampling.group_size
+        run.config.of_round(number).sampling.group_size
     )
 
 

@@ -37,7 +37,7 @@ def of_model(
         pipeline_tag="text-generation",
         tags=["oapl", "reinforcement-learning", f"arxiv:{_ARXIV}"],
     )
-    name = run.config.objective_of(at[0]).name
+    name = run.config.of_round(at[0]).objective.name
     text = [
         f"# {run.root.name}: round {at[0]}, epoch {at[1]}",
         f"Trained offline on its own judged answers with the objective `{name}` by the OAPL pipeline "

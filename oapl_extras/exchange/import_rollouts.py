@@ -234,7 +234,7 @@ def _rows(
     details: Counter[str],
 ) -> Iterator[dict[str, Any]]:
     """Yield rows of tables.ROLLOUTS; fill ``judged`` with those of tables.VERDICTS, ``policies``, and counts."""
-    right_from = threshold(job.run.config.reward)
+    right_from = threshold(job.run.config.of_round(job.round_number).reward)
     for problem, group in groups:
         details["problems"] += 1
         for sample, given in enumerate(group.rows):

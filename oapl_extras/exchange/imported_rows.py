@@ -127,7 +127,7 @@ def rollout_row(
     if ids is None:
         ids, engine = tokenizer(text, add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
         # an answer that fills the limit was cut there: the policy never sampled an end
-        if assumed.end_token and len(ids) < run.config.sampling.max_tokens:
+        if assumed.end_token and len(ids) < run.config.of_round(round_number).sampling.max_tokens:
             ids, engine = [*ids, tokenizer.eos_token_id], f"{engine}, end token added"
     return {
         "run": run.root.name,

@@ -112,15 +112,19 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
     rounds = tuple(_round(experiment, model, number, problems) for number in range(len(experiment.rounds)))
     evaluation = _evaluation(experiment, model, problems)
     tokens, rollouts = sum(one.tokens for one in rounds), sum(one.rollouts for one in rounds)
-    each = prompt_tokens(experiment) + _answer_tokens(experiment, experiment.sampling.max_tokens)
-    trained = sum(one.sequences * each for one in rounds)
-    columns = model.column_bytes(experiment.sampling.columns)
+    trained = columns_of_rollouts = columns_of_groups = 0.0
+    for one, own in zip(rounds, every_round(experiment), strict=True):
+        each = prompt_tokens(own) + _answer_tokens(own, own.sampling.max_tokens)
+        columns = model.column_bytes(own.sampling.columns)
+        trained += one.sequences * each
+        columns_of_groups += one.sequences * each * columns
+        columns_of_rollouts += (one.tokens + one.rollouts * prompt_tokens(own)) * columns
     width = 2 if experiment.training.dtype == "bfloat16" else 4
     disk = {
         "problems": problems.bytes,
-        "rollouts": tokens * (ROLLOUT_BYTES_PER_TOKEN + columns) + rollouts * prompt_tokens(experiment) * columns,
+        "rollouts": tokens * ROLLOUT_BYTES_PER_TOKEN + columns_of_rollouts,
         "verdicts": rollouts * _VERDICT_BYTES,
-        "groups": trained * (_GROUP_BYTES_PER_TOKEN + columns),
+        "groups": trained * _GROUP_BYTES_PER_TOKEN + columns_of_groups,
         "checkpoints": _kept_checkpoints(experiment) * (model.parameters * width),
         "evaluation": evaluation.tokens * (ANSWER_BYTES_PER_TOKEN + EVALUATION_BYTES_PER_TOKEN),
     }
@@ -138,6 +142,11 @@ def with_every_speed(experiment: Experiment, model: ModelSize) -> Experiment:
     return experiment.model_copy(update={"estimate": with_speeds(experiment.estimate, model.parameters)[0]})
 
 
+def every_round(experiment: Experiment) -> list[Experiment]:
+    """Return the settings of each round."""
+    return [experiment.of_round(number) for number in range(len(experiment.rounds))]
+
+
 def _engine_gpus(experiment: Experiment, verb: str) -> int:
     used = experiment.engine_gpus(verb) * experiment.shares(verb)
     return min(experiment.estimate.gpus, used or experiment.estimate.gpus)
@@ -149,7 +158,8 @@ def _training_gpus(experiment: Experiment) -> int:
 
 
 def _round(experiment: Experiment, model: ModelSize, number: int, counts: ProblemCounts) -> RoundEstimate:
-    one, batch = experiment.rounds[number], experiment.training_of(number).batch_size
+    experiment = experiment.of_round(number)
+    one, batch = experiment.rounds[number], experiment.training.batch_size
     is_sampled = one.source.is_sampled
     problems = min(counts.train, one.problems or counts.train) if is_sampled else 0
     rollouts = problems * experiment.sampling.group_size

@@ -69,6 +69,13 @@ def planned(experiment: Experiment) -> Machine:
     return Machine((Gpu("planned", assumed.gpu_gb * 1e9, ""),) * gpus, cores=None)
 
 
+def largest(config: Experiment) -> Experiment:
+    """Return the settings of the round that needs the most memory: the first of those with the longest answers."""
+    if not any(one.own for one in config.rounds):
+        return config
+    return max(map(config.of_round, range(len(config.rounds))), key=lambda one: one.sampling.max_tokens)
+
+
 def look_ahead(run: Run, tell: Callable[[str], None]) -> None:
     """Refuse what the steps that are left cannot do on this machine; tell what they may do slowly.
 
@@ -89,7 +96,7 @@ def look_ahead(run: Run, tell: Callable[[str], None]) -> None:
         else run.config.model_copy(update={"model": run.place(model)})
     )
     known = known_size(placed)
-    fit = Fit(run.config, known[0] if known else None, here(), tuple(left))
+    fit = Fit(largest(run.config), known[0] if known else None, here(), tuple(left))
     # who wants rollouts alone has no checkpoint to write
     trains = any(step.verb == TRAINING.verb for step in left)
     found = [*fit.findings(), *(_disk(run, fit.model) if is_new and trains else ())]

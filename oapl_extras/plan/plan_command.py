@@ -26,8 +26,9 @@ from oapl_core.problems.row_files import row_count
 from oapl_core.problems.run_problems import problem_sets
 from oapl_core.run_folder.opening import find
 from oapl_core.settings.experiment import Experiment
-from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, tokens_per_gpu_s
-from oapl_extras.plan.fitting import Fit, planned
+from oapl_core.settings.rounds import in_words
+from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, every_round, tokens_per_gpu_s
+from oapl_extras.plan.fitting import Fit, largest, planned
 from oapl_extras.plan.known_size import known_size
 from oapl_extras.plan.speeds import with_speeds
 from oapl_extras.plan.temperatures import temperatures
@@ -62,7 +63,7 @@ def lines(experiment: Experiment) -> list[str]:
     model, origin = model_size(experiment)
     problems = problem_counts(experiment)
     made, gpus = estimate(experiment, model, problems), experiment.estimate.gpus
-    fit = Fit(experiment, model, planned(experiment))
+    fit = Fit(largest(experiment), model, planned(experiment))
     sizes = ", ".join(f"{kind} {readable_size(size)}" for kind, size in made.disk.items())
     facts = [
         ("model", f"{model.parameters / 1e9:.3g} billion parameters ({origin})"),
@@ -73,7 +74,8 @@ def lines(experiment: Experiment) -> list[str]:
         *(("warning", line) for line in _warned(experiment, made, problems)),
         ("disk", f"{readable_size(sum(made.disk.values()))}: {sizes}"),
         ("disk while training", f"{readable_size(made.states)} of states more"),
-        *temperatures(experiment),
+        *dict.fromkeys(fact for one in every_round(experiment) for fact in temperatures(one)),
+        *in_words(experiment.rounds),
         ("assumed", _assumed(experiment, model)),
     ]
     below = Table.grid(padding=(0, 2))
@@ -90,7 +92,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
     """Collect the numbers behind the text."""
     model, origin = model_size(experiment)
     problems = problem_counts(experiment)
-    made, fit = estimate(experiment, model, problems), Fit(experiment, model, planned(experiment))
+    made, fit = estimate(experiment, model, problems), Fit(largest(experiment), model, planned(experiment))
     return {
         "name": experiment.name,
         "model": asdict(model) | {"known_from": origin},
@@ -219,7 +221,7 @@ def _warned(experiment: Experiment, made: Estimate, problems: ProblemCounts) -> 
     found = [left_out_statements(problems.left_out)]
     seen = set[int]()
     for number, one in enumerate(made.rounds):
-        batch = experiment.training_of(number).batch_size
+        batch = experiment.of_round(number).training.batch_size
         line = batch_too_large(f"round {number}", one.sequences, batch)
         # rounds of equal settings follow each other in their fifties: the first stands for all
         found += [line] if line and batch not in seen else []

@@ -83,12 +83,13 @@ def fetch_into(mirror: Mirror, root: Path, tell: Callable[[str], None]) -> None:
 
 def _code_of(config: Experiment) -> list[str]:
     """Name the settings by which a run's stages run what is not of this package, in words."""
-    own = {"engine_python": config.engine_python, "reward.function": config.reward and config.reward.function}
+    own: dict[str, object] = {"engine_python": config.engine_python}
     if config.environment and not config.environment.ships:
         own["environment.function"] = config.environment.function
-    for key, objective in {f"rounds.{n}.objective.name": one.objective for n, one in enumerate(config.rounds)}.items():
-        own |= {key: objective.name} if isinstance(objective, OwnObjective) else {}
-    if isinstance(config.objective, OwnObjective):
-        own["objective.name"] = config.objective.name
+    for key, one in {"": config, **{f"rounds.{n}.": config.of_round(n) for n in range(len(config.rounds))}}.items():
+        named = {"reward.function": one.reward and one.reward.function}
+        if isinstance(one.objective, OwnObjective):
+            named["objective.name"] = one.objective.name
+        own |= {key + name: value for name, value in named.items() if value not in own.values()}
     options = {f"engine.options.{name}": config.engine.options[name] for name in naming_code(config.engine.options)}
     return [f"{name} = {value}" for name, value in {**own, **options}.items() if value]

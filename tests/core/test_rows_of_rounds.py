@@ -156,7 +156,7 @@ def test_its_cost_by_hand_and_its_rehearsal(run: Run) -> None:
     small = rehearsal(run.config, 4)
     rows = small.rounds[0].source
     assert (rows.most_of_a_file, rows.longest) == (4, 12)
-    assert (small.rounds[0].epochs, small.training_of(0).batch_size) == (2, 4)
+    assert (small.rounds[0].epochs, small.of_round(0).training.batch_size) == (2, 4)
     elsewhere = rehearsal(run.config.model_copy(update={"model": Path("nowhere")}), 4)
     assert elsewhere.pretrain is not None
     assert elsewhere.pretrain.max_positions >= 128 + 12, "the model that takes its place has room for them"

@@ -45,7 +45,7 @@ def answers(run: Run) -> pl.DataFrame:
 
 def test_each_page_can_be_reached_from_the_readme_and_names_commands_that_exist() -> None:
     readme = (pages.ROOT / "README.md").read_text("utf-8")
-    assert len(PAGES) == 5
+    assert len(PAGES) == 6
     for page in PAGES:
         assert f"](docs/recipes/{page.name})" in readme
         assert pages.check_options(page) >= 2
@@ -155,3 +155,19 @@ def test_lora(tmp_path: Path) -> None:
     adapter = json.loads((run.checkpoint(0, 2) / "adapter" / "adapter_config.json").read_text())
     assert (adapter["r"], adapter["lora_alpha"]) == (8, 16)
     assert (run.checkpoint(0, 2) / "model.safetensors").is_file(), "and the merged model"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_lengths(tmp_path: Path) -> None:
+    said = [
+        (asked(row["question"]), [rf"\boxed{{{row['answer']}}}", r"\boxed{0}"]) for row in rows("lengths", "sums.jsonl")
+    ]
+    write_taught_model(tmp_path / "model", said)
+    pages.run(RECIPES / "lengths.md", tmp_path)
+    run = Run.open(tmp_path / "data/runs/lengths-seed0")
+    answers(run)
+    sampled = [joined(RunRecord(run), number).collect() for number in range(3)]
+    assert [one["max_tokens"].unique().to_list() for one in sampled] == [[12], [20], [32]]
+    assert [one.height for one in sampled] == [8 * 8, 8 * 8, 8 * 4]
+    assert "### Settings by round" in (run.root / "report" / "report.md").read_text("utf-8")

@@ -22,5 +22,5 @@ def warnings(record: RunRecord) -> list[str]:
     for number in range(len(config.rounds)):
         entry = record.artifacts.get(run.name(run.checkpoint(number, 1)))
         if entry:
-            found.append(batch_too_large(f"round {number}", entry.rows, config.training_of(number).batch_size))
+            found.append(batch_too_large(f"round {number}", entry.rows, config.of_round(number).training.batch_size))
     return [line for line in found if line]

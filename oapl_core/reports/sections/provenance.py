@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ def section(record: RunRecord, _folder: Path) -> ReportSection:
     """Show what is needed to make the same run again."""
     values = {
         "settings": differing_settings(record.run.config),
+        "by_round": by_round(record.run.config),
         "base": record.base or DASH,
         "rounds": record.rounds,
         "seed": record.run.config.seed,
@@ -36,6 +38,26 @@ def section(record: RunRecord, _folder: Path) -> ReportSection:
 def differing_settings(config: Experiment) -> list[tuple[str, str, str]]:
     """List (key, value, default) of every setting that is not its default; a dash where there is no default."""
     return list(_walk(config, ""))
+
+
+def by_round(config: Experiment) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return columns and rows of the settings that some round has of its own, each as every round has it.
+
+    Equal rounds after each other are one row; no rows where no round has any.
+    """
+    keys = list(dict.fromkeys(key for one in config.rounds for key in one.own))
+    each = [config.of_round(number).model_dump(mode="json") for number in range(len(config.rounds) if keys else 0)]
+    rows, number = list[list[str]](), 0
+    for values, equal in groupby([_shown(_at(one, key)) for key in keys] for one in each):
+        first, number = number, number + len(list(equal))
+        rows.append([f"{first}" if number == first + 1 else f"{first}-{number - 1}", *values])
+    return ("rounds", *(f"{key}>" for key in keys)), rows
+
+
+def _at(values: Any, key: str) -> Any:
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
 
 
 def _walk(settings: BaseModel, prefix: str) -> Iterator[tuple[str, str, str]]:

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from oapl_core import plugins
+from oapl_core.reports.sections.provenance import by_round
 from oapl_core.reports.write import write
+from oapl_core.settings.experiment_file import parse_experiment
 from tests.installed_package import installed
 from tests.synthetic_run import write_synthetic_run
 
@@ -16,6 +18,15 @@ def section(record, folder):
 def nothing(record, folder):
     return None
 """
+
+
+def test_settings_that_differ_by_round_are_a_table_of_what_each_round_has() -> None:
+    rounds = [{}, *[{"sampling": {"max_tokens": 16384}, "reward": {"parts": {"length": 0.1}}}] * 2]
+    values = {"name": "r", "model": "m", "problems": {"train": "t", "heldout": "h"}, "rounds": rounds}
+    columns, rows = by_round(parse_experiment(values, "test"))
+    assert columns == ("rounds", "sampling.max_tokens>", "reward.parts.length>")
+    assert rows == [["0", "32000", "unset"], ["1-2", "16384", "0.1"]]
+    assert by_round(parse_experiment(values | {"rounds": [{}, {}]}, "test"))[1] == []
 
 
 def test_a_package_s_section_stands_after_those_that_ship(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from tests.tiny_model import TEXTS, write_tiny_model
 
 CONFIG = EngineConfig(max_model_len=256, max_num_seqs=32, kv_cache_gib=0.25)
 PROMPTS, GROUP = 16, 4
+WARM = 0.7
+"""A temperature of rollouts that is not 1."""
 SHORT = 50
 """Tokens of the answers of a round that is killed once."""
 
@@ -147,10 +149,14 @@ def advise(model: Path) -> Path:
     return model
 
 
-def reference(model_dir: Path, answers: dict[str, list[Any]]) -> dict[str, list[float]]:
-    """transformers' float32 log-probs of the sampled ids."""
+def reference(
+    model_dir: Path, answers: dict[str, list[Any]], temperature: float = 1.0, chunk: int = 7
+) -> dict[str, list[float]]:
+    """The trainer's float32 log-probs of the sampled ids, at a temperature; at 1 those of transformers alone."""
     import torch
     from transformers import AutoModelForCausalLM
+
+    from oapl_core.training.model.logprobs import token_logprobs
 
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     found = {}
@@ -158,9 +164,13 @@ def reference(model_dir: Path, answers: dict[str, list[Any]]) -> dict[str, list[
         response = answers[request.key][0]
         ids = torch.tensor([[*request.prompt_ids, *response]])
         with torch.no_grad():
-            logprobs = model(ids).logits[0].float().log_softmax(-1)
-        steps = range(len(request.prompt_ids) - 1, ids.shape[1] - 1)
-        found[request.key] = [float(logprobs[t, ids[0, t + 1]]) for t in steps]
+            if temperature == 1.0:
+                logprobs = model(ids).logits[0].float().log_softmax(-1)
+                own = logprobs[torch.arange(ids.shape[1] - 1), ids[0, 1:]]
+            else:
+                hidden, weight = model.model(ids).last_hidden_state[0, :-1], model.get_output_embeddings().weight
+                own = token_logprobs(hidden, weight, ids[0, 1:], temperature, chunk)
+        found[request.key] = own[len(request.prompt_ids) - 1 :].tolist()
     return found
 
 
@@ -211,6 +221,11 @@ def session(folder: Path) -> dict[str, Any]:
         engine.load(untied[1])
         found["untied swapped"] = sample(engine, requests())
     found["reference"] = {n: reference(folder / n, found[k]) for n, k in (("first", "first"), ("second", "swapped"))}
+    for name, temperature in (("warm", WARM), ("raw", 1.0)):
+        with SamplingEngine(second, CONFIG, temperature=temperature) as engine:
+            found[name], found[f"{name} mode"] = sample(engine, requests(WARM)), engine.logprobs_mode
+    found["reference"]["warm"] = reference(second, found["warm"], WARM)
+    found["reference"]["warm at 1"] = reference(second, found["warm"])
     found["reference"]["turns"] = reference(first, found["turns"])
     found["reference"]["untied"] = reference(untied[1], found["untied swapped"])
     return found

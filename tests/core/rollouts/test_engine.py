@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.turns.rows import prompt_hash
 from tests.core.rollouts.engine_session import GROUP, PROMPTS, SHORT, requests, sampling_run
@@ -93,6 +94,23 @@ def test_logprobs_can_fail_that_test(session: dict[str, Any]) -> None:
     wrong = {key: session["reference"]["second"][key] for key in KEYS}
     shorter = {k: [None, a[1][:3]] for k, a in session["first"].items() if len(a[1]) >= 3 and len(wrong[k]) >= 3}
     assert max(abs(x - y) for k, a in shorter.items() for x, y in zip(a[1], wrong[k][:3], strict=True)) > 1e-2
+
+
+def mean_difference(one: Answers, other: dict[str, list[float]]) -> float:
+    """Nats per token, as the trainer compares itself with the engine."""
+    every = [abs(float(a) - b) for key in KEYS for a, b in zip(one[key][1], other[key], strict=True)]
+    return sum(every) / len(every)
+
+
+def test_at_another_temperature_logprobs_are_those_that_the_trainer_has_at_it(session: dict[str, Any]) -> None:
+    assert (session["warm mode"], session["raw mode"]) == ("processed_logprobs", "raw_logprobs")
+    agreed, at_one = (mean_difference(session["warm"], session["reference"][name]) for name in ("warm", "warm at 1"))
+    allowed = TrainingConfig().allowed_mismatch(0.0)
+    assert agreed < 1e-5 < allowed < at_one, "a trainer at 1 would be stopped"
+    assert at_one > 1000 * agreed
+    # an engine that was started for 1 samples the same from softmax(logits / T), and tells those of softmax(logits)
+    assert same_ids(session["warm"], session["raw"]) == 1.0
+    assert mean_difference(session["raw"], session["reference"]["warm at 1"]) < 1e-5
 
 
 @pytest.mark.parametrize("other", ["shuffled", "alone"])

@@ -50,7 +50,7 @@ def arguments(**settings: Any) -> dict[str, Any]:
     [
         ("dtype", "use engine.dtype"),
         ("seed", "each request has a seed of its own"),
-        ("logprobs_mode", "raw_logprobs"),
+        ("logprobs_mode", "sampling.temperature"),
         ("generation_config", "samples of the policy itself"),
         ("data_parallel_size", "use engine.replicas"),
         ("hf_token", "would be written into run.json"),

@@ -33,7 +33,7 @@ def edit(root: Path, change: Callable[[Any], None]) -> None:
     [
         (lambda c: c["training"].update(learning_rate=0.0007), r"training.learning_rate was 0.0003, now 0.0007"),
         (lambda c: c.update(seed=7), "seed was 0, now 7"),
-        (lambda c: c["rounds"][1].update(epochs=2), "rounds was"),
+        (lambda c: c["rounds"][1].update(epochs=2), "rounds.1.epochs was"),
         (lambda c: c.update(mirror="s3://elsewhere/runs"), "mirror was None, now 's3://elsewhere/runs'"),
         (lambda c: c["time_limits_h"].update(training=1.0), "time_limits_h.training was None, now 1.0"),
         (lambda c: c.pop("seed"), "seed was 0, now None"),
@@ -145,3 +145,30 @@ def test_a_file_that_cannot_be_read_is_one_line_with_its_cure(run: Run, content:
         (run.root / "run.json").write_bytes(hurt)
         with pytest.raises(DataError, match=r"run.json: is not readable .*delete this one file and give `oapl run`"):
             Run.open(run.root)
+
+
+def test_a_round_s_own_memory_may_change_as_the_run_s(run: Run) -> None:
+    change = "rounds.1.training.tokens_per_micro_batch=7"
+    assert (
+        Run.create(with_overrides(run.config, [change], "test")).config.of_round(1).training.tokens_per_micro_batch == 7
+    )
+
+
+def test_other_settings_of_a_round_are_a_fork_whether_it_was_begun_or_not(run: Run) -> None:
+    last = len(run.config.rounds) - 1
+    with pytest.raises(
+        ConfigError, match=f"round {last} was begun so, but a run keeps all .* --round {last} KEY=VALUE"
+    ):
+        Run.create(with_overrides(run.config, [f"rounds.{last}.training.learning_rate=0.1"], "test"))
+    for name in [one for one in run.ledger.artifacts() if one.startswith(f"round_{last:02d}/")]:
+        lines = run.ledger.path.read_text().splitlines(keepends=True)
+        run.ledger.path.write_text("".join(line for line in lines if f'"{name}"' not in line))
+    change = f"rounds.{last}.sampling.max_tokens=9"
+    with pytest.raises(
+        ConfigError, match=f"sampling.max_tokens was None, now 9\\); round {last} was not begun"
+    ) as found:
+        Run.create(with_overrides(run.config, [change], "test"))
+    assert "\n" not in str(found.value)
+    shared = fork(run, "longer", last, [change])
+    assert shared.run.config.of_round(last).sampling.max_tokens == 9
+    assert shared.run.config.of_round(0) == with_overrides(run.config, ["name=longer", change], "test").of_round(0)

@@ -74,7 +74,7 @@ def test_a_split_is_a_file_or_several_and_validation_may_have_none(minimal: Path
         ("training=fast", "`training`: Input should be a table (got 'fast')"),
         ("training.adam_betas=0.9", "`training.adam_betas`: Input should be a list (got 0.9)"),
         ("engine.options=3", "`engine.options`: Input should be a table (got 3)"),
-        ("sampling.temperature=0", "`sampling.temperature` is no setting: training rollouts always have temperature 1"),
+        ("sampling.temperature=0", "`sampling.temperature`: Input should be greater than or equal to 0.05 (got 0)"),
         ("sampling.top_p=0.9", "evaluation.top_p are settings"),
         ("evaluation.top_q=0.9", "unknown key `evaluation.top_q`; did you mean `top_p`?"),
         ("rounds.7.epochs=1", "`rounds`"),

@@ -34,6 +34,19 @@ def test_a_round_that_takes_a_part_takes_half(whole: Experiment) -> None:
     assert sizes == [None if one.problems is None else 4 for one in whole.rounds[:2]]
 
 
+def test_what_a_round_has_of_its_own_is_as_small() -> None:
+    own = "{sampling = {max_tokens = 9000, group_size = 16, temperature = 0.7}, training = {batch_size = 999}}"
+    reward = "reward = {parts = {verdict = 1, overlong = 1}, overlong_tokens = 4000}"
+    whole = load_experiment(
+        EXPERIMENTS / "demo.toml",
+        [f"rounds=[{own}, {{{reward}}}]", "sampling.max_tokens=5000", "engine.max_model_len=10000"],
+    )
+    first, second = (rehearsal(whole, 8).of_round(number) for number in range(2))
+    assert (first.sampling.max_tokens, first.sampling.group_size, first.sampling.temperature) == (48, 4, 0.7)
+    assert first.training.batch_size == 8
+    assert second.reward and second.reward.longest == 5000, "not as short as its answers: the penalty would not fit"
+
+
 def test_a_missing_model_is_replaced_and_a_present_one_keeps_its_machine(tmp_path: Path) -> None:
     override = [f"model={tmp_path}", "training.processes=4", "training.zero_stage=3"]
     there = load_experiment(EXPERIMENTS / "deepcoder.toml", override)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from oapl_core.settings.experiment import EngineConfig, Experiment, SamplingConfig
+from oapl_core.settings.experiment import EngineConfig, Experiment
 from oapl_core.settings.judge import JudgeConfig
 from oapl_core.settings.problems import ProblemsConfig, PromptTemplate
 from oapl_core.settings.reward import RewardConfig
+from oapl_core.settings.sampling import SamplingConfig
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.settings_group import Settings

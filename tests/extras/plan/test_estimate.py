@@ -53,6 +53,21 @@ def test_counts_by_hand() -> None:
     assert estimate(config, FOURTEEN, ProblemCounts(2, 7, 11)).rounds[0].problems == 2, "no more than there are"
 
 
+def test_each_round_is_counted_by_its_own_settings() -> None:
+    config = deepcoder(
+        "rounds=[{problems = 5}, {problems = 5, sampling = {max_tokens = 100, group_size = 16}, "
+        "training = {batch_size = 40}}]",
+        "estimate.kept_share=1",
+        "estimate.answer_tokens=1000",
+        "training.batch_size=10",
+        "sampling.group_size=8",
+    )
+    first, second = estimate(config, FOURTEEN, ProblemCounts(100, 7, 11)).rounds
+    assert (first.rollouts, first.tokens, first.steps) == (40, 40 * 1000, 4)
+    assert (second.rollouts, second.tokens, second.steps) == (80, 80 * 100, 2)
+    assert second.training_h < first.training_h, "shorter answers"
+
+
 def test_routes_are_a_byte_for_each_expert_layer_and_token_of_answers_and_prompts() -> None:
     shape = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 48, "num_experts": 128}
     model = ModelSize.shaped(30e9, {**shape, "num_experts_per_tok": 8}.get)

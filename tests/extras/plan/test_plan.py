@@ -249,6 +249,18 @@ def test_a_round_of_demonstrations_is_a_line_of_its_own(tmp_path: Path) -> None:
     assert "6 steps; checkpoints: 2" in text
 
 
+def test_what_rounds_have_of_their_own_is_said_and_the_longest_round_must_fit() -> None:
+    own = "{sampling = {max_tokens = %d}, objective = {regression_temperature = 0.5}, repeat = 2}"
+    fits, not_at_all = (
+        "\n".join(lines(load_experiment(EXPERIMENTS / "math.toml", [f"rounds=[{{}}, {own % length}]", *more])))
+        for length, more in ((8192, []), (900_000, ["engine.max_model_len=1000000"]))
+    )
+    words = " ".join(fits.split())
+    assert "rounds 1-2 sampling.max_tokens = 8192, objective.regression_temperature = 0.5" in words
+    assert "beta2 0.001:" in words and "beta2 0.5:" in words
+    assert "refused" not in fits and "refused" in not_at_all
+
+
 def test_what_is_neither_there_nor_stated_is_named(tmp_path: Path) -> None:
     for key in ("train_problems", "model_parameters"):
         config = load_experiment(EXPERIMENTS / "math.toml", [f"runs_dir={tmp_path}"])

@@ -169,7 +169,8 @@ def _edited(machines: Machines, change: dict[str, Any]) -> None:
     [
         ({"policy_hash": "other"}, "was sampled by other weights"),
         ({"problem_id": "train-0"}, "has other problems or samples"),
-        ({"seed": 5}, "has rows of another run, seed or length"),
+        ({"seed": 5}, "has rows of another run, seed, temperature or length"),
+        ({"temperature": 0.7}, "has rows of another run, seed, temperature"),
         ({"run": "other"}, "has rows of another run"),
         ({"logprobs": []}, "without log-probs"),
     ],
