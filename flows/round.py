@@ -1,6 +1,7 @@
 """One round: sample with the newest checkpoint and verify what is sampled meanwhile, verify the rest, filter, train.
 
-Reads the checkpoint of the round before; writes ``round_NN/``.
+After some rounds the new checkpoint is measured, too (`evaluation.every_rounds`). Reads the checkpoint of the round
+before; writes ``round_NN/``.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -10,6 +11,7 @@ from oapl_core.errors import StageFailed
 from oapl_core.planning.plan import (
     Step,
     finished,
+    interim_steps,
     preparation,
     round_steps,
     verification_beside_sampling,
@@ -35,12 +37,12 @@ def oapl_round(run: Run) -> str:
 def run_round(run: Run, number: int) -> None:
     """Bring round ``number`` (counted from 0) to its end; one that is finished is not even looked into."""
     *others, training = round_steps(number, run.config.rounds[number])
-    if {*others, training} <= set(finished(run)):
-        return
-    run_to_groups(run, number)
-    if training in wanted(run) and training not in finished(run):
-        with sampling_ahead(run, number):
-            run_missing(run, (training,))
+    if not {*others, training} <= set(finished(run)):
+        run_to_groups(run, number)
+        if training in wanted(run) and training not in finished(run):
+            with sampling_ahead(run, number):
+                run_missing(run, (training,))
+    run_missing(run, interim_steps(run.config, number))
 
 
 def run_to_groups(run: Run, number: int) -> None:

@@ -16,7 +16,7 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed
 
 from oapl_core.errors import Held, OaplError
-from oapl_core.planning.plan import finished, round_steps, stopped_before
+from oapl_core.planning.plan import finished, stopped_before, whole_round
 from oapl_core.plugins import resolve
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.progress import Reading
@@ -36,7 +36,7 @@ _LOG_EVERY_S = 30.0
 def next_round(run: Run) -> int | None:
     """Find the first unfinished round, counted from 0; it starts from the newest finished checkpoint."""
     done = set(finished(run))
-    return next((n for n, one in enumerate(run.config.rounds) if not set(round_steps(n, one)) <= done), None)
+    return next((n for n in range(len(run.config.rounds)) if not set(whole_round(run.config, n)) <= done), None)
 
 
 def run_and_round() -> str:
@@ -81,8 +81,8 @@ def flow_of_a_run(name: str, run_name: Callable[[], str]) -> Callable[[Callable[
                     the folder that was deployed from.
                 overrides: Settings that differ from the file, each KEY=VALUE: seed=1 or training.learning_rate=1e-6.
                     Another seed or name is another run. Leave empty for a run folder.
-                until: Stage after which to stop for now: sampling, verification, groups, training, evaluation. A start
-                    without it continues there.
+                until: Stage after which to stop for now: sampling, verification, groups, training, interim-evaluation,
+                    evaluation. A start without it continues there.
                 until_round: Round of that stage, counted from 0. Leave empty for the next unfinished one.
             """
             listen()

@@ -41,7 +41,8 @@ def run(
 ) -> None:
     """Run an experiment (or a run folder) to its end; a stopped run continues, a finished one says so.
 
-    STAGE is sampling, verification, groups, training, evaluation, report, base-model, problems-and-prompts.
+    STAGE is sampling, verification, groups, training, interim-evaluation, evaluation, report, base-model,
+    problems-and-prompts.
     """
     if redo and from_stage:
         raise ConfigError("--redo and --from-stage: give one of them")

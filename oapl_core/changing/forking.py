@@ -19,7 +19,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.planning.plan import Step, finished, round_steps, steps, verification_beside_sampling
 from oapl_core.planning.preflight import refuse_removed
-from oapl_core.planning.stages import SAMPLING, TRAINING
+from oapl_core.planning.stages import INTERIM, SAMPLING, TRAINING
 from oapl_core.run_folder.ledger import ForkEntry
 from oapl_core.run_folder.optimizer_state import has_state
 from oapl_core.run_folder.run import Run, round_name
@@ -74,6 +74,9 @@ def fork_as(parent: Run, config: Experiment, number: int, stage: str | None, roo
     shared, first = _divided(parent, config, number, stage)
     _refuse_other_settings(parent.config, config, number, shared)
     done = set(finished(parent))
+    # a fork that measures otherwise, or more often, does that itself
+    own = done if parent.config.evaluation == config.evaluation else set[Step]()
+    shared = [step for step in shared if step.stage is not INTERIM or step in own]
     lacking = [step for step in shared if step not in done]
     if lacking:
         raise DataError(f"{parent.root}: {lacking[0].title} is not finished; a fork shares only what is")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from oapl_core.errors import ConfigError
 from oapl_core.planning.plan import Step, steps
-from oapl_core.planning.stages import OF_A_ROUND, TRAINING
+from oapl_core.planning.stages import TRAINING
 from oapl_core.run_folder.ledger import ArtifactEntry, SupersededEntry
 from oapl_core.run_folder.optimizer_state import require_state
 from oapl_core.run_folder.run import SUPERSEDED, Run
@@ -24,8 +24,8 @@ class Again:
     """Stage that a person wants made again."""
 
     stage: str
-    """Word of the stage (``Step.word``): `sampling`, `verification`, `groups`, `training`, `evaluation`, `report` or
-    before a round `base-model`, `problems-and-prompts`.
+    """Word of the stage (``Step.word``): `sampling`, `verification`, `groups`, `training`, `interim-evaluation`,
+    `evaluation`, `report` or before a round `base-model`, `problems-and-prompts`.
     """
     round: int | None = None
     """Round, counted from 0; None: the newest in which the stage has made something."""
@@ -64,7 +64,7 @@ def find_step(config: Experiment, stage: str, number: int | None) -> Step:
     named = [step for step in planned if step.word == stage and number in (step.round, None)]
     if not named:
         mine = [step.word for step in planned if step.round == number]
-        if stage not in [one.word for one in OF_A_ROUND]:
+        if all(step.round is None for step in planned if step.word == stage):
             what = f"{stage} belongs to no round; leave --round out"
         elif mine:
             what = f"has no {stage}, but {' and '.join(mine)}"

@@ -4,8 +4,9 @@ Reads tables.PROMPTS. A part holds whole problems and some 256 answers: what is 
 tests are in memory. Every checkpoint gets the same seeds, so that what differs between two of them is less often luck.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -40,6 +41,8 @@ class Questions:
     prompts: Prompts
     config: EvaluationFolderConfig
     """samples, seed, temperature, top_p, max_tokens and stop."""
+    parts: Collection[int] | None = None
+    """Numbers of the parts that are asked; None: all."""
 
     @classmethod
     def read(cls, problems: Path, prompts: Path, config: EvaluationFolderConfig) -> Self:
@@ -50,10 +53,27 @@ class Questions:
         ids = {row["problem_id"]: row["prompt_ids"] for row in rows}
         return cls(split or rows[0]["split"], problems, prompts, ids, config)
 
+    def fewer(self, problems: int | None) -> Self:
+        """Ask only parts with ``problems`` or some more, spread over all of them; None: all.
+
+        Whole parts, as all of them would be asked: who asks all later finds these.
+        """
+        parts = len(self.cut(Path()))
+        wanted = parts if problems is None else math.ceil(problems / self.problems_per_part)
+        if wanted >= parts:
+            return self
+        # a file's order often says where problems come from or how hard they are
+        return replace(self, parts=[number * parts // wanted for number in range(wanted)])
+
+    def cut(self, folder: Path) -> list[Part]:
+        """Return the parts that are asked, without rows, with files in ``folder``."""
+        parts = cut(list(self.prompts), self.problems_per_part, self.config.samples, folder)
+        return parts if self.parts is None else [parts[number] for number in self.parts]
+
     @property
     def answers(self) -> int:
         """Number of answers that one checkpoint gives."""
-        return len(self.prompts) * self.config.samples
+        return sum(part.answers for part in self.cut(Path()))
 
     @property
     def problems_per_part(self) -> int:
@@ -119,8 +139,7 @@ class Target:
 
     def parts(self) -> list[Part]:
         """Return the checkpoint's parts, without rows."""
-        asked = self.questions
-        return cut(list(asked.prompts), asked.problems_per_part, asked.config.samples, self.asking.rollouts)
+        return self.questions.cut(self.asking.rollouts)
 
     @cached_property
     def rollouts(self) -> list[Path]:

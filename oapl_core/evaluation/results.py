@@ -82,10 +82,7 @@ def write_results(
     measured = dict[str, dict[str, dict[str, Any]]]()
     for split, named in answers.items():
         rows = {name: one.rows() for name, one in named.items()}
-        measured[split] = {
-            name: measures(mine, resampling, config.ks) | {"tables": _tables(folder.problems, mine, resampling)}
-            for name, mine in rows.items()
-        }
+        measured[split] = {name: measures_of(folder, config, mine) for name, mine in rows.items()}
         details = {**details, split: measured[split]}
     reported, named = next(iter(answers.items()))
     ks = config.ks or sorted({1, config.samples})
@@ -103,6 +100,18 @@ def write_results(
         write: Card = plugins.resolve("card", kind)
         write(made, targets, measured[reported], pairs)
     return measured[reported]
+
+
+def measures_of(
+    folder: "Run | EvaluationFolder", config: EvaluationFolderConfig, rows: Sequence[Row]
+) -> dict[str, Any]:
+    """Measure the answers of one checkpoint, with its `tables`.
+
+    Raises:
+        ValueError: nothing could be judged, or nothing k times for one of the settings' ``ks``.
+    """
+    resampling = Resampling(config.bootstrap_resamples, config.seed, config.reward)
+    return measures(rows, resampling, config.ks) | {"tables": _tables(folder.problems, rows, resampling)}
 
 
 def _tables(problems: Path, rows: Sequence[Row], resampling: Resampling) -> dict[str, list[dict[str, Any]]]:

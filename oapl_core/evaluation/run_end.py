@@ -1,10 +1,10 @@
 """The evaluation of a run: which of its checkpoints answer which of its problems, and which epoch is chosen by that.
 
 Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier). Base (what
-round 0 starts from), the end of each earlier round and the chosen epoch answer the held-out problems. Reads
-problems.parquet, prompts.parquet and the checkpoints. Writes each one's answers and verdicts,
-and 5_evaluation/<objective>.parquet of them all, with a card of the held-out ones. With that card `oapl evaluate
---card` repeats them: an answer's seed is the same there and here.
+round 0 starts from), the end of each earlier round and the chosen epoch answer the held-out problems. Some may have
+answered during the run (interim.py). Reads problems.parquet, prompts.parquet and the checkpoints. Writes each one's
+answers and verdicts, and 5_evaluation/<objective>.parquet of them all, with a card of the held-out ones. With that card
+`oapl evaluate --card` repeats them: an answer's seed is the same there and here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,11 +33,10 @@ def evaluate_run(run: Run, workers: Workers) -> None:
     """
     last = len(run.config.rounds) - 1
     epochs = [
-        _checkpoint(f"round {last} epoch {number}", run.checkpoint(last, number))
+        checkpoint(f"round {last} epoch {number}", run.checkpoint(last, number))
         for number in range(1, run.config.rounds[last].epochs + 1)
     ]
-    earlier = [ModelConfig(label="base", path=run.base_model(), origin="base model of the run")]
-    earlier += [_checkpoint(f"round {number}", run.policy(number + 1)) for number in range(last)]
+    earlier = [base(run), *(checkpoint(f"round {number}", run.policy(number + 1)) for number in range(last))]
     asked = {split: questions(run, split) for split in ("validation", _REPORTED)}
     on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts), len(epochs))
     candidates = epochs if on == _REPORTED else []
@@ -47,7 +46,7 @@ def evaluate_run(run: Run, workers: Workers) -> None:
     with Answering(asked[_REPORTED].config, total, workers) as answering:
 
         def answers(models: Iterable[ModelConfig], split: str) -> dict[str, Answers]:
-            return {one.label: answering.ask(_target(run, one, asked[split])) for one in models}
+            return {one.label: answering.ask(target(run, one, asked[split])) for one in models}
 
         # all validation first: while its last answers are judged, the earlier checkpoints are sampled
         validation = answers(epochs if asked["validation"].prompts else [], "validation")
@@ -75,7 +74,13 @@ def evaluate_run(run: Run, workers: Workers) -> None:
             _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models)
 
 
-def _checkpoint(label: str, path: Path) -> ModelConfig:
+def base(run: Run) -> ModelConfig:
+    """Return the model that round 0 starts from, as results name it."""
+    return ModelConfig(label="base", path=run.base_model(), origin="base model of the run")
+
+
+def checkpoint(label: str, path: Path) -> ModelConfig:
+    """Return a checkpoint that training made, with the name that results give it."""
     return ModelConfig(label=label, path=path, origin="a checkpoint of the run")
 
 
@@ -116,8 +121,15 @@ def _config(run: Run, split: str) -> EvaluationFolderConfig:
     )
 
 
-def _target(run: Run, model: ModelConfig, asked: Questions) -> Target:
-    place = run.evaluations() / f"{model.label.replace(' ', '_')}_{asked.split}"
+def target(run: Run, model: ModelConfig, asked: Questions) -> Target:
+    """Ask a checkpoint; its answers lie with the first evaluation that asks it, of a round or of the run's end.
+
+    Raises:
+        DataError: it is not the recorded one.
+    """
+    rounds = run.config.interim_rounds
+    first = {run.base_model(): rounds[0], **{run.policy(number + 1): number for number in rounds}} if rounds else {}
+    place = run.evaluations(first.get(model.path)) / f"{model.label.replace(' ', '_')}_{asked.split}"
     return Target.of(run, model.label, model.path, run.check_policy(model.path), asked, place)
 
 

@@ -14,6 +14,7 @@ from oapl_core.planning.stages import (
     BY_VERB,
     EVALUATION,
     FETCHED_MODEL,
+    INTERIM,
     PREPARATION,
     REPORT,
     SAMPLING,
@@ -99,6 +100,16 @@ def round_steps(number: int, settings: RoundConfig = _SAMPLED) -> tuple[Step, ..
     return tuple(_step(stage, number) for stage in of_rows(settings.source))
 
 
+def interim_steps(config: Experiment, number: int) -> tuple[Step, ...]:
+    """Return the evaluation after round ``number``, if it has one (`evaluation.every_rounds`)."""
+    return (_step(INTERIM, number),) if number in config.interim_rounds else ()
+
+
+def whole_round(config: Experiment, number: int) -> tuple[Step, ...]:
+    """Return the steps of round ``number`` with the evaluation after it."""
+    return *round_steps(number, config.rounds[number]), *interim_steps(config, number)
+
+
 def verification_beside_sampling(number: int) -> Step:
     """Judge the parts of round ``number`` as they are sampled; the plan's step does the rest."""
     verification = _step(VERIFICATION, number)
@@ -112,7 +123,7 @@ def conclusion(config: Experiment) -> tuple[Step, ...]:
 
 def steps(config: Experiment) -> tuple[Step, ...]:
     """Return every step of a run, in order."""
-    rounds = [step for number, settings in enumerate(config.rounds) for step in round_steps(number, settings)]
+    rounds = [step for number in range(len(config.rounds)) for step in whole_round(config, number)]
     return (*preparation(config), *rounds, *conclusion(config))
 
 

@@ -17,7 +17,7 @@ from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.files import readable_size
 from oapl_core.planning.plan import steps
-from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, SAMPLING, VERIFICATION
+from oapl_core.planning.stages import BY_VERB, EVALUATION, GROUPS, INTERIM, SAMPLING, VERIFICATION
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
@@ -34,6 +34,7 @@ EVALUATION_BYTES_PER_TOKEN = 1.5
 """Text and all columns, without ids and log-probs: the table of all answers of an evaluation."""
 ANSWER_BYTES_PER_TOKEN = 1.5 * ROLLOUT_BYTES_PER_TOKEN
 """An evaluation's rollouts and the verdicts on them."""
+_JUDGING = (VERIFICATION.verb, INTERIM.verb, EVALUATION.verb)
 _SHARE_OF_ROLLOUTS = {VERDICTS_DIR: 0.5, GROUPS_FILE: 1.0}
 """Size of what is made from rollouts before the run has shown it; the demo's are 0.43 and 0.5."""
 
@@ -48,12 +49,13 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
         StageFailed: the disk has less room than the stage needs.
     """
     refuse_removed(run, verb, number)
-    if verb in (VERIFICATION.verb, EVALUATION.verb):
+    if verb in _JUDGING:
         refuse_missing_tools(run)
     # a minute before the first verdict, not after the first part
-    has_own = number is not None and number < len(run.config.rounds)
+    # evaluations judge by the run's own settings, also those after a round
+    has_own = verb == VERIFICATION.verb and number is not None and number < len(run.config.rounds)
     reward = (run.config.of_round(number or 0) if has_own else run.config).reward
-    if reward and reward.place and verb in (VERIFICATION.verb, EVALUATION.verb):
+    if reward and reward.place and verb in _JUDGING:
         plugins.resolve("setting", "reward.function")(reward.place, "reward.function")
     need = estimate(run, verb, number)
     if need:
@@ -150,6 +152,8 @@ def estimate(run: Run, verb: str, number: int | None) -> Need | None:
     artifacts = run.ledger.artifacts()
     if verb == EVALUATION.verb:
         return _evaluation(run, artifacts)
+    if verb == INTERIM.verb and number in run.config.interim_rounds:
+        return _interim(run, number, artifacts)
     if number is None or not 0 <= number < len(run.config.rounds):
         return None
     if verb == SAMPLING.verb:
@@ -220,13 +224,33 @@ def _from_rollouts(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]
     return Need(f"round {number}: {what}", max(0.0, share * size(rollouts) - size(made)), is_measured=True)
 
 
+def _interim(run: Run, number: int, artifacts: Mapping[str, ArtifactEntry]) -> Need:
+    settings = run.config.evaluation
+    asked = _problems(run, artifacts, "heldout")
+    heldout = min(asked, settings.heldout_problems or asked) * settings.heldout_samples
+    checkpoints = 2 if number == run.config.interim_rounds[0] else 1  # the base model, too
+    rows = heldout * checkpoints + _problems(run, artifacts, "validation") * settings.validation_samples
+    there = _answered(artifacts, f"{run.name(run.evaluations(number))}/")
+    known = _measured(run, artifacts, number)
+    tokens = min(known.tokens_per_rollout, settings.max_tokens) if known else settings.max_tokens
+    size = max(0.0, tokens * (rows - there) * ANSWER_BYTES_PER_TOKEN)
+    return Need(f"round {number}: {rows:,} answers of the evaluation need", size, is_measured=known is not None)
+
+
+def _answered(artifacts: Mapping[str, ArtifactEntry], beginning: str, kind: str = "") -> int:
+    """Count the recorded answers of evaluations below ``beginning``."""
+    below = f"{kind}/{ROLLOUTS_DIR}/"
+    return sum(entry.rows for name, entry in artifacts.items() if name.startswith(beginning) and below in name)
+
+
 def _evaluation(run: Run, artifacts: Mapping[str, ArtifactEntry]) -> Need:
     settings, rounds = run.config.evaluation, run.config.rounds
     validation = _problems(run, artifacts, "validation") * rounds[-1].epochs * settings.validation_samples
     heldout = _problems(run, artifacts, "heldout") * settings.heldout_samples
     rows = validation + heldout * (run.config.earlier_checkpoints + 1)
-    parts = f"{run.name(run.evaluations())}/"
-    there = sum(e.rows for name, e in artifacts.items() if name.startswith(parts) and f"/{ROLLOUTS_DIR}/" in name)
+    there = _answered(artifacts, f"{run.name(run.evaluations())}/")
+    for number in run.config.interim_rounds:
+        there += _answered(artifacts, f"{run.name(run.evaluations(number))}/", "_heldout")
     known = _measured(run, artifacts, len(rounds) - 1)
     tokens = min(known.tokens_per_rollout, settings.max_tokens) if known else settings.max_tokens
     size = tokens * ((rows - there) * ANSWER_BYTES_PER_TOKEN + rows * EVALUATION_BYTES_PER_TOKEN)

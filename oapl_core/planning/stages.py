@@ -88,7 +88,8 @@ def _trained_on(run: Run, number: int) -> tuple[Path, ...]:
 
 def _measured(run: Run, number: int) -> tuple[Path, ...]:
     # its own answers too: results are made of all of them
-    return *(path for k in range(number + 1) for path in _start(run, k)), run.checkpoints(number), run.evaluations()
+    places = *map(run.evaluations, run.config.interim_rounds), run.evaluations()
+    return *(path for k in range(number + 1) for path in _start(run, k)), run.checkpoints(number), *places
 
 
 BASE_MODEL = Stage("base-model", "pretraining.pretrain", ("base_model.json",), needs=("gpu",))
@@ -146,6 +147,16 @@ TRAINING = Stage(
     gpus="trainer_gpus",
     needs=("gpu",),
 )
+INTERIM = Stage(
+    "interim-evaluation",
+    "evaluation.interim",
+    (f"{EVALUATION_DIR}/",),
+    of_round=True,
+    reads=lambda run, number: _start(run, number + 1),
+    scratch=lambda run, number: tuple(run.evaluations(number).glob(f"*/{ROLLOUTS_DIR}/{IN_FLIGHT}")),
+    retries=2,
+    needs=("gpu", "sandbox"),
+)
 EVALUATION = Stage(
     "evaluation",
     "evaluation.evaluate",
@@ -177,4 +188,4 @@ _BY_HAND = (
 """Stages that a person starts, outside of the plan."""
 _BEFORE_ROUNDS = (BASE_MODEL, FETCHED_MODEL, PREPARATION)
 _OF_ROUNDS = (*OF_A_ROUND, *(stage for source in sources() for stage in of_rows(source)))
-BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *_OF_ROUNDS, EVALUATION, REPORT, *_BY_HAND)}
+BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *_OF_ROUNDS, INTERIM, EVALUATION, REPORT, *_BY_HAND)}

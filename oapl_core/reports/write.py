@@ -12,7 +12,7 @@ from oapl_core.markdown import html
 from oapl_core.progress import say
 from oapl_core.reports.compose import compose
 from oapl_core.reports.results import cards
-from oapl_core.run_folder.following import observer
+from oapl_core.run_folder.following import catch_up
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.stage import run_verb
@@ -36,7 +36,7 @@ def write(run: Run) -> None:
         settings["sections"] = own
     if run.is_done(run.report, inputs, settings):
         say(f"report: {run.report / 'index.html'} is up to date")
-        _catch_up(run)
+        catch_up(run, say)
         return
     with run.writing(run.report, inputs, settings) as draft:
         draft.path.mkdir()
@@ -45,13 +45,7 @@ def write(run: Run) -> None:
         (draft.path / "index.html").write_text(html(text), encoding="utf-8")
         draft.details = {"complete": not missing, "missing": missing}
     say(f"report: {run.report / 'index.html'}" + (" (partial)" if missing else ""))
-    _catch_up(run)
-
-
-def _catch_up(run: Run) -> None:
-    missing = observer("what trackers miss", run, say)
-    missing.settle()
-    missing.end(False)
+    catch_up(run, say)
 
 
 def _inputs(record: RunRecord) -> dict[str, str]:

@@ -82,6 +82,13 @@ def observer(name: str, run: Any, tell: Tell) -> Observer:
     return _made(name, run, tell) or Observer()
 
 
+def catch_up(run: Run, tell: Tell) -> None:
+    """Send trackers what the ledger knows and they do not have."""
+    missing = observer("what trackers miss", run, tell)
+    missing.settle()
+    missing.end(False)
+
+
 def _made(name: str, run: Any, tell: Tell) -> Observer | None:
     found = resolve("observer", name)(run, tell)
     if found is not None and not isinstance(found, Observer):

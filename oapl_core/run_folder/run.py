@@ -355,9 +355,17 @@ class Run(Recorded):
         """Folder of the states that the round's training resumes from."""
         return self.checkpoints(number) / SAVED_STATES
 
-    def evaluations(self) -> Path:
-        """Folder of the evaluation's answers: in it one of rollouts and verdicts for each checkpoint and split."""
-        return self.round_dir(len(self.config.rounds) - 1) / EVALUATION_DIR / self.config.objectives[-1].folder
+    def evaluations(self, number: int | None = None) -> Path:
+        """Folder of the evaluation's answers: in it one of rollouts and verdicts for each checkpoint and split.
+
+        Round ``number`` has one where it is measured during the run; None: the folder of the run's end.
+        """
+        number = len(self.config.rounds) - 1 if number is None else number
+        return self.round_dir(number) / EVALUATION_DIR / self._objective(number)
+
+    def interim(self, number: int) -> Path:
+        """Return the file of what was measured after round ``number``, during the run."""
+        return self.evaluations(number).with_suffix(".json")
 
     def evaluation(self) -> Path:
         """Return the file of every held-out and validation row of the run (tables.EVALUATIONS)."""

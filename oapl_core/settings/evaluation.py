@@ -39,6 +39,14 @@ class EvaluationConfig(AskingConfig):
     """
     force: bool = False
     """Choose on held-out problems all the same."""
+    every_rounds: PositiveInt | None = None
+    """Measure the newest checkpoint after every so many rounds, too; unset: at the end of the run alone. The end uses
+    these answers again and measures the same.
+    """
+    heldout_problems: PositiveInt | None = None
+    """Held-out problems that are asked after a round, in whole parts of at most 256 answers, so perhaps some more. They
+    are spread over all of them, and the same in every round; unset: all.
+    """
 
     @model_validator(mode="after")
     def _not_on_what_is_reported(self) -> Self:

@@ -208,6 +208,19 @@ class Experiment(Settings):
         return self
 
     @model_validator(mode="after")
+    def _measured_before_its_end(self) -> Self:
+        if self.evaluation.every_rounds and not self.interim_rounds:
+            most = len(self.rounds) - 1
+            raise ValueError(
+                f"evaluation.every_rounds = {self.evaluation.every_rounds} is past the end: the run has "
+                f"{len(self.rounds)} rounds, and the last is measured at the end of the run; "
+                + (f"give at most {most}, or leave it out" if most else "leave it out")
+            )
+        if self.evaluation.heldout_problems and not self.evaluation.every_rounds:
+            raise ValueError("evaluation.heldout_problems is of evaluations after rounds: give evaluation.every_rounds")
+        return self
+
+    @model_validator(mode="after")
     def _machines_agree_on_paths(self) -> Self:
         if self.fleet.through_mirror and any(one.draw == "difficulty" for one in self.rounds):
             raise ValueError(
@@ -363,6 +376,12 @@ class Experiment(Settings):
     def leaves_optimizer(self, number: int) -> bool:
         """Return whether round ``number`` leaves its optimiser to a next one."""
         return number + 1 < len(self.rounds) and self.continues_optimizer(number + 1)
+
+    @property
+    def interim_rounds(self) -> tuple[int, ...]:
+        """Rounds after which the newest checkpoint is measured, before the end of the run."""
+        every = self.evaluation.every_rounds
+        return tuple(range(every - 1, len(self.rounds) - 1, every)) if every else ()
 
     @property
     def earlier_checkpoints(self) -> int:

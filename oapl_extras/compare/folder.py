@@ -19,7 +19,7 @@ from typing import Self
 
 from oapl_core.errors import ConfigError, DataError, Diverged
 from oapl_core.files import read_record
-from oapl_core.planning.plan import Step, conclusion, finished, preparation, round_steps
+from oapl_core.planning.plan import Step, conclusion, finished, preparation, round_steps, whole_round
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
@@ -40,6 +40,8 @@ REPORTING = Step("report of the comparison", "oapl_extras.compare.together", Non
 _RECORD = "compare.json"
 _PLACES = {"runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report", "fleet"}
 """Settings of an arm that may change: they do not say what it is."""
+_AT_THE_END = {"every_rounds": None, "heldout_problems": None}
+"""Evaluation of an arm, whose earlier rounds are the common run's."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ class Comparison(Recorded):
             "mirror": None,
             "objective": arm.objective.model_dump(mode="json"),
             "training": training,
-            "evaluation": values["evaluation"] | config.evaluation,
+            "evaluation": values["evaluation"] | _AT_THE_END | config.evaluation,
             "rounds": [*values["rounds"][:number], whole],
         }
         # other epochs read the same groups; another filter needs its own
@@ -297,7 +299,7 @@ def needed_steps(config: ComparisonConfig, parent: Run) -> Iterator[Step]:
     """Yield the steps of the common run that must be finished before any arm can begin, in order."""
     yield from preparation(parent.config)
     for number in range(config.round):
-        yield from round_steps(number, parent.config.rounds[number])
+        yield from whole_round(parent.config, number)
     yield from round_steps(config.round)[:-1]
 
 

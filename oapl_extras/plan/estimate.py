@@ -235,7 +235,8 @@ def _evaluation(experiment: Experiment, model: ModelSize, problems: ProblemCount
     settings, epochs = experiment.evaluation, experiment.rounds[-1].epochs
     checkpoints = experiment.earlier_checkpoints + (epochs if settings.choose_on == "heldout" else 1)
     answers = problems.heldout * settings.heldout_samples * checkpoints
-    answers += problems.validation * settings.validation_samples * epochs
+    # held-out answers after a round are those of the end
+    answers += problems.validation * settings.validation_samples * (epochs + len(experiment.interim_rounds))
     tokens = answers * _answer_tokens(experiment, settings.max_tokens)
     hours = _sampling_hours(experiment, model, answers, settings.max_tokens, EVALUATION.verb)
     return EvaluationEstimate(checkpoints, answers, tokens, hours)

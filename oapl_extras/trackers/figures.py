@@ -1,7 +1,9 @@
 """Rows that a run's trackers show: computed from the ledger, and steps of finished epochs from their own file.
 
 Axes: `training` counts optimiser steps over all rounds, `rounds` counts rounds from 0. `heldout` counts rounds trained
-(the base model has 0), `validation` epochs of the last round. Each is a folder in logs/tensorboard.
+(the base model has 0), `validation` epochs of the last round. `heldout_subset` and `validation_by_round` count rounds
+trained: what was measured on some held-out problems, or on validation problems, during the run. Each is a folder in
+logs/tensorboard.
 """
 
 import hashlib
@@ -11,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oapl_core.run_folder.by_round import by_round
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.run_folder.run_record import RunRecord, metric_lines
@@ -66,9 +69,23 @@ def _stage_rows(record: RunRecord) -> Iterator[Row]:
         if record.entry(run.groups(number)):  # a round's row is whole then, but for the mismatch
             yield _round(record, number)
     details = record.details(run.evaluation())
+    yield from _interim_rows(run, heldout_is_told=bool(details))
     for axis, first in (("heldout", 0), ("validation", 1)):
         for step, one in enumerate(details.get(axis, {}).values(), start=first):
-            yield Row(axis, step, {f"{axis}/{tag}": value for tag, value in _measured(one).items()}, hash_of(one))
+            yield _evaluated(axis, step, one)
+
+
+def _interim_rows(run: Run, heldout_is_told: bool) -> Iterator[Row]:
+    """Yield rows of what was measured during the run; ``heldout_is_told``: the end's own rows have those of all."""
+    heldout = "heldout_subset" if run.config.evaluation.heldout_problems else "heldout"
+    for one in by_round(run):
+        axis = heldout if one.split == "heldout" else f"{one.split}_by_round"
+        if axis != "heldout" or not heldout_is_told:
+            yield _evaluated(axis, one.rounds_trained, one.measures)
+
+
+def _evaluated(axis: str, step: int, one: Mapping[str, Any]) -> Row:
+    return Row(axis, step, {f"{axis}/{tag}": value for tag, value in _measured(one).items()}, hash_of(one))
 
 
 def _steps(run: Run, entry: ArtifactEntry, axis: str, earlier: int) -> Iterator[Row]:

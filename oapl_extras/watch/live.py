@@ -14,6 +14,7 @@ from oapl_core import tables
 from oapl_core.planning.plan import Step, finished, steps, times
 from oapl_core.progress import PREFIX, Reading
 from oapl_core.reports.blocks import shortened
+from oapl_core.run_folder.by_round import RoundMeasures, by_round
 from oapl_core.run_folder.lock import PATIENCE_S, owner
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord, frame, metric_lines
@@ -98,6 +99,8 @@ class Look:
     losses: Sequence[float]
     """Losses of the newest training round, one for each of at most 60 equal stretches of its steps."""
     samples: Sequence[LiveSample]
+    measured: Sequence[RoundMeasures] = ()
+    """Checkpoints that were measured during the run, by round."""
 
     @property
     def finished(self) -> int:
@@ -145,6 +148,7 @@ class LiveRun:
             rounds=[one for one in rounds if one.rollouts],
             losses=self._losses(),
             samples=self._newest_samples(record),
+            measured=tuple(by_round(self.run)),
         )
 
     def _holder(self) -> str:

@@ -71,13 +71,12 @@ class _Plain:
 
 
 def shown(look: Look) -> RenderableType:
-    """Lay out the screen: steps, rounds, curve and samples."""
+    """Lay out the screen: steps, rounds, what was measured, curve and samples."""
     at = datetime.fromtimestamp(look.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     head = f"{look.name}: {look.finished} of {len(look.steps)} steps finished"
     where = f"{look.holder or 'nobody works on it'}, {at}"
-    return Group(
-        Text(head, style="bold"), Text(where, style="dim"), _steps(look), _rounds(look), *_curve(look), *_samples(look)
-    )
+    below = [*_measured(look), *_curve(look), *_samples(look)]
+    return Group(Text(head, style="bold"), Text(where, style="dim"), _steps(look), _rounds(look), *below)
 
 
 def _steps(look: Look) -> RenderableType:
@@ -100,6 +99,14 @@ def _rounds(look: Look) -> RenderableType:
         counts = (f"{summary.rollouts:,}", f"{summary.judged:,}", right, f"{summary.broken:,}")
         table.add_row(str(summary.number), *counts, f"{summary.mean_tokens:.1f}", f"{summary.cut_share:.1%}")
     return table if table.row_count else Text("no finished rollouts yet", style="dim")
+
+
+def _measured(look: Look) -> list[RenderableType]:
+    table = numbers_table("checkpoint", "measured on", "problems", "pass@1", "mean reward", text=("measured on",))
+    for one in look.measured:
+        rate, reward = one.measures["pass_at_k"]["1"][0], one.measures["mean_reward"]
+        table.add_row(one.checkpoint, one.split, f"{one.measures['problems']:,}", f"{rate:.1%}", f"{reward:.3f}")
+    return [table] if table.row_count else []
 
 
 def _curve(look: Look) -> list[RenderableType]:

@@ -1,0 +1,102 @@
+"""``python -m oapl_core.evaluation.interim RUN_DIR --round N``: the newest checkpoint of a run answers its problems.
+
+The plan has this after the rounds that `evaluation.every_rounds` says, but the last, which `run_end.py` measures. The
+round's last epoch answers all validation problems and the held-out ones, or `evaluation.heldout_problems` of them. With
+the first of these evaluations the base model answers held-out ones, too. Reads problems.parquet, prompts.parquet and
+the checkpoints. Writes answers and verdicts, and the measures: round_NN/5_evaluation/<objective>.json. Answers have the
+seeds and the parts of the run's end, which finds them here and asks nothing again.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from oapl_core.evaluation.answering import Answering
+from oapl_core.evaluation.questions import Target
+from oapl_core.evaluation.results import measures_of
+from oapl_core.evaluation.run_end import base, checkpoint, questions, target
+from oapl_core.evaluation.workers import REPLICA, Replica, Start, VerifierFactory, Workers
+from oapl_core.progress import say
+from oapl_core.rollouts.engine import SamplingEngine
+from oapl_core.run_folder.following import catch_up
+from oapl_core.run_folder.run import Run
+from oapl_core.stage import run_verb
+from oapl_core.verdicts.verifier import Verifier
+
+_VERB = "evaluation.interim"
+_COMMAND = (sys.executable, "-m", f"oapl_core.{_VERB}")
+
+
+def interim(
+    run: Run,
+    number: int,
+    start: Start | None = None,
+    verifier: VerifierFactory = Verifier,
+    replica: int = 0,
+    command: Sequence[str] = _COMMAND,
+    share: int = 1,
+) -> None:
+    """Evaluate what round ``number`` made; what is finished is kept.
+
+    Args:
+        run: whose checkpoint answers.
+        number: round, counted from 0; the plan evaluates after it.
+        start: what to sample with, unset the real engine; tests give a made-up sampler.
+        verifier: what to judge with.
+        replica: which of ``engine.replicas`` this process is; 0 starts the others and writes the measures.
+        command: what starts another replica, without its arguments.
+        share: which of the machines of `fleet.evaluation` this is, counted from 1; only the first writes the measures.
+
+    Raises:
+        DataError: a checkpoint cannot be used, or is not what was recorded.
+        StageFailed: too many answers could not be judged.
+    """
+    label = f"{_VERB} round {number}" + ("" if share == 1 else f" share {share}")
+    arguments = (str(run.root), "--round", str(number), "--share", str(share))
+    mine = Replica(replica, (*command, *arguments), run.log(label), share)
+    with Workers(start or partial(SamplingEngine, replica=replica), verifier, mine) as workers:
+        _measure(run, number, workers)
+        workers.wait()
+    if mine.concludes:
+        catch_up(run, say)  # the next training would tell trackers hours later
+
+
+def _measure(run: Run, number: int, workers: Workers) -> None:
+    targets = list(_targets(run, number))
+    with Answering(targets[0].questions.config, sum(one.questions.answers for one in targets), workers) as answering:
+        answers = [answering.ask(one) for one in targets]
+        rows = [one.rows() for one in answers]
+    if not workers.replica.concludes:
+        return
+    path, config = run.interim(number), targets[0].questions.config
+    inputs = run.inputs(file for one in targets for file in one.files)
+    settings = {"seed": config.seed, "bootstrap_resamples": config.bootstrap_resamples}
+    if not run.is_done(path, inputs, settings):
+        with run.writing(path, inputs, settings) as draft:
+            found = dict[str, dict[str, dict[str, Any]]]()
+            for one, mine in zip(targets, rows, strict=True):
+                split = one.questions.split
+                found.setdefault(split, {})[one.label] = measured = measures_of(run, one.questions.config, mine)
+                say(f"{split} pass@1 of {one.label}: {measured['pass_at_k']['1'][0]:.1%}")
+            split = next(name for name in ("validation", "heldout") if name in found)
+            mean = found[split][f"round {number}"]["mean_reward"]
+            draft.details = {**found, "deciding": {"split": split, "mean_reward": mean}}
+            draft.rows = sum(map(len, rows))
+            draft.path.write_text(json.dumps(draft.details, indent=1), encoding="utf-8")
+
+
+def _targets(run: Run, number: int) -> list[Target]:
+    heldout, validation = questions(run, "heldout"), questions(run, "validation")
+    newest = checkpoint(f"round {number}", run.policy(number + 1))
+    # what decides is known first
+    found = [target(run, newest, validation)] if validation.prompts else []
+    heldout = heldout.fewer(run.config.evaluation.heldout_problems)
+    first = [base(run)] if number == run.config.interim_rounds[0] else []
+    return [*found, *(target(run, one, heldout) for one in (*first, newest))]
+
+
+if __name__ == "__main__":
+    share = {"type": int, "default": 1, "help": "which of several machines this is, counted from 1"}
+    raise SystemExit(run_verb(interim, has_round=True, options={"replica": REPLICA, "share": share}))
