@@ -72,6 +72,8 @@ class ComparisonConfig(Settings):
         twice = next((arm.label for arm in self.arms if folders.count(arm.folder) > 1), None)
         if twice is not None:
             raise ValueError(f"two arms are called {twice!r}, or so alike that their folders would have one name")
+        if during := sorted({"every_rounds", "heldout_problems"} & self.evaluation.keys()):
+            raise ValueError(f"evaluation.{during[0]}: arms are measured at their end alone; leave it out")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("a seed is given twice")
         return self

@@ -180,6 +180,7 @@ def test_arms_and_seeds_may_be_added_but_a_begun_arm_keeps_its_settings(parent: 
         ({"arms": [{"label": "x", "training": {"learning_rat": 1}}]}, "arm 'x': unknown key `training.learning_rat`"),
         ({"experiment": "demo.toml"}, "give exactly one of `experiment`"),
         ({"overrides": ["seed=1"]}, "a run keeps its settings"),
+        ({"evaluation": {"every_rounds": 1}}, "evaluation.every_rounds: arms are measured at their end alone"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(parent: Run, changes: dict[str, Any], says: str) -> None:
