@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from deployments.terminal import console, numbers_table, tell
 from oapl_core.planning.plan import steps, times, wanted
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.rounds import in_words
+from oapl_core.settings.rounds import rounds_in_words
 
 
 def print_plan(run: Run, done_titles: Sequence[str]) -> None:
@@ -13,7 +13,7 @@ def print_plan(run: Run, done_titles: Sequence[str]) -> None:
     for step in steps(run.config):
         mark = "done" if step.title in done_titles else "to do" if step in wanted(run) else "later"
         tell(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}")
-    for which, own in in_words(run.config.rounds):
+    for which, own in rounds_in_words(run.config.rounds):
         tell(f"{which}: {own}")
 
 

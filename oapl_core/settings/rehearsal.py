@@ -65,7 +65,7 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
         evaluation[samples] = min(evaluation[samples], _SAMPLES)
     values["engine"]["max_model_len"] = problems["max_prompt_tokens"] + _TOKENS
     values["training"]["batch_size"] = min(experiment.training.batch_size, limit)
-    values["rounds"] = [_small(one, limit, experiment) for one in _some(values["rounds"])]
+    values["rounds"] = [_small(one, limit, experiment.of_round(n)) for n, one in _some(values["rounds"])]
     if every := experiment.evaluation.every_rounds:
         fitting = min(every, len(values["rounds"]) - 1) or None
         evaluation |= {"every_rounds": fitting, "heldout_problems": fitting and evaluation["heldout_problems"]}
@@ -85,24 +85,23 @@ def _name(experiment: Experiment, limit: int) -> str:
     return f"{experiment.name}-limit{limit}"
 
 
-def _some(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for _, equal in groupby(rounds) for one in list(equal)[:_ALIKE]]
+def _some(rounds: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    alike = groupby(enumerate(rounds), key=lambda one: one[1])
+    return [one for _, equal in alike for one in list(equal)[:_ALIKE]]
 
 
-def _small(one: dict[str, Any], limit: int, whole: Experiment) -> dict[str, Any]:
-    settings = RoundConfig.model_validate(one)
-    tables = settings.resolved(whole, 0)
-    batch, source = tables.get("training", whole.training).batch_size, settings.source
+def _small(one: dict[str, Any], limit: int, own: Experiment) -> dict[str, Any]:
+    """Return the round ``one``, whose settings ``own`` are, as small as the rest."""
+    source = RoundConfig.model_validate(one).source
     limits = {"group_size": _GROUP, "max_tokens": _TOKENS, "problems_per_part": limit // 2}
-    own = {key: min(value, limits[key]) if key in limits else value for key, value in one["sampling"].items()}
-    small = one | {"epochs": min(one["epochs"], _EPOCHS), "sampling": own}
-    if reward := tables.get("reward"):
-        longest = reward.longest or tables.get("sampling", whole.sampling).max_tokens
-        small["reward"] = one["reward"] | {"longest": longest}
+    sampling = {key: min(value, limits[key]) if key in limits else value for key, value in one["sampling"].items()}
+    small = one | {"epochs": min(one["epochs"], _EPOCHS), "sampling": sampling}
+    if one["reward"] and own.reward:
+        small["reward"] = one["reward"] | {"longest": own.reward.longest or own.sampling.max_tokens}
     if not source.is_sampled or "batch_size" in one["training"]:
-        small["training"] = one["training"] | {"batch_size": min(batch, limit)}
+        small["training"] = one["training"] | {"batch_size": min(own.training.batch_size, limit)}
     if not source.is_sampled:
-        return small | {"rows": source.rehearsed(limit, whole.sampling.max_tokens).model_dump(mode="json")}
+        return small | {"rows": source.rehearsed(limit, own.sampling.max_tokens).model_dump(mode="json")}
     part = None if one["problems"] is None else min(one["problems"], limit // 2)
     return small | {"problems": part, "keep": "all", "pass_rate": None}
 

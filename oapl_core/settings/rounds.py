@@ -254,7 +254,7 @@ def _flat(key: str, value: Any) -> list[tuple[str, Any]]:
     return [pair for name, inner in value.items() for pair in _flat(f"{key}.{name}", inner)]
 
 
-def in_words(rounds: Sequence[RoundConfig]) -> list[tuple[str, str]]:
+def rounds_in_words(rounds: Sequence[RoundConfig]) -> list[tuple[str, str]]:
     """Say what rounds have of their own: ``rounds 2-3``, ``sampling.max_tokens = 16384, ...``; equal ones together."""
     lines, number = list[tuple[str, str]](), 0
     for own, equal in groupby(rounds, key=lambda one: one.own):

@@ -71,8 +71,6 @@ def planned(experiment: Experiment) -> Machine:
 
 def largest(config: Experiment) -> Experiment:
     """Return the settings of the round that needs the most memory: the first of those with the longest answers."""
-    if not any(one.own for one in config.rounds):
-        return config
     return max(map(config.of_round, range(len(config.rounds))), key=lambda one: one.sampling.max_tokens)
 
 

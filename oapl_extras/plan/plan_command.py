@@ -26,7 +26,7 @@ from oapl_core.problems.row_files import row_count
 from oapl_core.problems.run_problems import problem_sets
 from oapl_core.run_folder.opening import find
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.rounds import in_words
+from oapl_core.settings.rounds import rounds_in_words
 from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, every_round, tokens_per_gpu_s
 from oapl_extras.plan.fitting import Fit, largest, planned
 from oapl_extras.plan.known_size import known_size
@@ -75,7 +75,7 @@ def lines(experiment: Experiment) -> list[str]:
         ("disk", f"{readable_size(sum(made.disk.values()))}: {sizes}"),
         ("disk while training", f"{readable_size(made.states)} of states more"),
         *dict.fromkeys(fact for one in every_round(experiment) for fact in temperatures(one)),
-        *in_words(experiment.rounds),
+        *rounds_in_words(experiment.rounds),
         ("assumed", _assumed(experiment, model)),
     ]
     below = Table.grid(padding=(0, 2))

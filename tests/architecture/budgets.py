@@ -34,6 +34,10 @@ FEATURES = {
         ("oapl_extras/servers", "settings/sampler"),
     ),
     "trackers": (r"\btrackers?\b|Tracker", ("trackers",)),
+    "settings by round": (
+        r"\b(OwnTables|rounds_in_words|has_a_loss)\b|\bone\.own\b",
+        ("settings/rounds", "settings/experiment"),
+    ),
     "filters": (r"\bpass_rate\b|\b(own_)?filters\b", ("oapl_core/groups", "oapl_extras/filters")),
 }
 """Words of a feature, and parts of the paths that are its own."""

@@ -29,6 +29,7 @@ MENTIONS = {
     "replay and difficulty": 2,
     "servers that sample": 3,
     "trackers": 1,
+    "settings by round": 4,
     "filters": 4,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""

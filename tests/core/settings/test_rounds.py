@@ -11,7 +11,7 @@ from oapl_core.objectives import Oapl
 from oapl_core.planning.plan import round_steps
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import parse_experiment
-from oapl_core.settings.rounds import in_words
+from oapl_core.settings.rounds import rounds_in_words
 from oapl_core.settings.rows import RowSource
 
 SHOWN = {"rows": {"demonstrations": "shown.jsonl"}}
@@ -58,7 +58,7 @@ def test_a_round_differs_in_the_keys_that_it_has_of_each_table() -> None:
     assert third.training.tokens_per_micro_batch == 65536 != second.training.tokens_per_micro_batch
     assert found.engine.max_model_len == found.problems.max_prompt_tokens + 16384, "of the longest round"
     assert first.model_dump() == found.model_dump(), "a round without its own has the experiment's"
-    assert in_words(found.rounds)[0] == (
+    assert rounds_in_words(found.rounds)[0] == (
         "round 1",
         "sampling.max_tokens = 16384, sampling.group_size = 16, objective.regression_temperature = 0.5",
     )
