@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed
 
-from oapl_core.errors import Held, OaplError
+from oapl_core.errors import Held, OaplError, Stopped
 from oapl_core.planning.plan import finished, stopped_before, whole_round
 from oapl_core.plugins import resolve
 from oapl_core.pretraining.solutions import check_solutions
@@ -93,7 +93,11 @@ def flow_of_a_run(name: str, run_name: Callable[[], str]) -> Callable[[Callable[
                     run = _aimed(there, until, until_round)
                     observer("fit", run, tell)
                     check_solutions(run)
-                    said = stages(run)
+                    try:
+                        said = stages(run)
+                    # no failure: a chart of failed flow runs is looked at by somebody who would mend something
+                    except Stopped as why:
+                        return Completed(name="Stopped", message=record_stop(run, str(why)))
                     return Completed(message=stopped(run) or said)
             except Held as error:
                 return skipped(error)
@@ -115,11 +119,16 @@ def stopped(run: Run) -> str | None:
     step = stopped_before(run)
     if step is None:
         return None
-    entry = StopEntry(f"before {step.title}, as asked")
+    return f"{record_stop(run, f'before {step.title}, as asked')}; a start without `until` continues there"
+
+
+def record_stop(run: Run, reason: str) -> str:
+    """Record that the run stopped with work left, and say so."""
+    entry = StopEntry(reason)
     # the same words again, every night: one line says it
     if run.ledger.stop() != entry:
         run.ledger.append(entry)
-    return f"{run.root}: stopped {entry.reason}; a start without `until` continues there"
+    return f"{run.root}: stopped {reason}"
 
 
 def skipped(why: Held) -> State[None]:

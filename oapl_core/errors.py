@@ -9,6 +9,7 @@
     +-- LedgerError    the run folder's record contradicts itself
     |   +-- Held       another process works on the run folder
     +-- Interrupted    a person or a scheduler stopped it; the same command continues
+    +-- Stopped        a rule of [stop] ended the run; a higher limit continues it
 
 A message says what is wrong, where, and what to do. ``ValueError`` is raised for a wrong argument of a public
 function, ``assert`` guards our own invariants.
@@ -65,3 +66,9 @@ class Interrupted(OaplError):
     """A person pressed Ctrl-C, or a scheduler sent a signal."""
 
     exit_code = 130
+
+
+class Stopped(OaplError):
+    """A rule of ``[stop]`` ended the run, which is no failure; the text follows "stopped"."""
+
+    exit_code = 0

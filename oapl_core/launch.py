@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from oapl_core.devices import visible_gpus
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
 from oapl_core.planning.plan import Step, made_by, module_of, stage_label
+from oapl_core.planning.stages import BY_VERB
 from oapl_core.progress import PREFIX
 from oapl_core.run_folder.integrity import rotten_files
 from oapl_core.run_folder.ledger import StageEntry
@@ -57,6 +59,7 @@ class Process:
         """
         self._label, self._log, self._limit_s, self._ended, self._advice = label, log, limit_s, ended, advice
         self._deadline: float | None = None
+        self._has_ended = False
         self._stack = ExitStack()
         sink = self._stack.enter_context(log.open("ab"))
         self._offset = sink.tell()
@@ -78,17 +81,24 @@ class Process:
             if until is not None and now >= until:
                 return False
             time.sleep(_POLL_S)
-        self.cancel()
+        self._stack.close()
         self._forward()
         failure = _failure(self._label, code, self._log, self._offset, self._advice) if code else None
-        self._ended(code, failure)
+        self._end(code, failure)
         if failure:
             raise failure
         return True
 
     def cancel(self) -> None:
-        """End the whole tree, and return when it is gone."""
+        """End the whole tree, and return when it is gone; its time is recorded as at any other end."""
         self._stack.close()
+        self._end(Interrupted.exit_code, Interrupted("it was stopped"))
+
+    def _end(self, code: int, failure: OaplError | None) -> None:
+        # whoever leaves its context cancels also what has ended well
+        if not self._has_ended:
+            self._has_ended = True
+            self._ended(code, failure)
 
 
 class Here:
@@ -137,12 +147,23 @@ def _stage(
 
     def ended(code: int, failure: OaplError | None) -> None:
         made = made_by(run, label) if isinstance(run, Run) and not code else []
-        run.ledger.append(StageEntry(label, round(time.monotonic() - start, 3), code, str(failure or ""), made))
+        seconds = round(time.monotonic() - start, 3)
+        run.ledger.append(StageEntry(label, seconds, code, str(failure or ""), made, gpus_of(run, verb)))
         if failure:
             _look_for_rot(run, code, tell)
 
     command = [str(run.python or sys.executable), "-m", module_of(verb), str(run.root), *arguments]
     return Process(label, command, log, tell, limit_s, ended)
+
+
+def gpus_of(run: Recorded, verb: str) -> int:
+    """Count the GPUs of this machine that a process of ``verb`` could use; none where its stage needs none."""
+    stage = BY_VERB.get(verb)
+    if stage is None or "gpu" not in stage.needs:
+        return 0
+    # [pipeline] divides them over sampling and training
+    divided = run.config.pipeline if isinstance(run, Run) and stage.gpus else None
+    return len(getattr(divided, stage.gpus or "", ())) or len(visible_gpus())
 
 
 def _look_for_rot(run: Recorded, code: int, on_progress: Callable[[str], None]) -> None:

@@ -21,7 +21,7 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.tasks import Task, exponential_backoff
 
 from oapl_core import runner
-from oapl_core.errors import Diverged, StageFailed
+from oapl_core.errors import Diverged, StageFailed, Stopped
 from oapl_core.planning.plan import Step
 from oapl_core.planning.stages import BY_VERB
 from oapl_core.run_folder.following import observer
@@ -35,8 +35,11 @@ _SERVER_AWAY_S = 600.0
 _ASK_AGAIN_S = 5.0
 
 
-def execute(run_dir: Path, step: Step) -> None:
+def execute(run_dir: Path, step: Step) -> str | None:
     """Run ``step`` in ``run_dir`` and forward its progress lines to the ``oapl_core.progress`` logger.
+
+    Returns:
+        Why a rule of the run's settings ended it; None: it ended well.
 
     Raises:
         OaplError: the stage failed; the message is one line for a person.
@@ -44,7 +47,12 @@ def execute(run_dir: Path, step: Step) -> None:
     progress.info("%s: starting", step.title)
     run = Run.open(run_dir)
     with observer("pages", run, _say).around(step, _say) as tell:
-        runner.do(run, step, tell)
+        try:
+            with observer("stop", run, tell).around(step, tell) as watched:
+                runner.do(run, step, watched)
+        except Stopped as why:  # no failure, so that no page shows one
+            return str(why)
+    return None
 
 
 def _say(line: str) -> None:
@@ -62,7 +70,7 @@ def beside(run_dir: Path, step: Step) -> AbstractContextManager[None]:
     return runner.beside(Run.open(run_dir), step, telling())
 
 
-def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], None] = execute, like: str = "") -> None:
+def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], str | None] = execute, like: str = "") -> None:
     """Run ``step`` as a task; before it starts, a Prefect server that is away is waited for.
 
     Args:
@@ -73,12 +81,14 @@ def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], None] = exe
 
     Raises:
         OaplError: the stage failed.
+        Stopped: a rule of the run's settings ended it.
         ConcurrencySlotAcquisitionError: the server, which is asked for slots of the tags' limits, stayed away.
     """
     deadline = time.monotonic() + _SERVER_AWAY_S
     while True:
         try:
-            stage_task(step, body, like)(run_dir, step)
+            if why := stage_task(step, body, like)(run_dir, step):
+                raise Stopped(why)
             return
         except ConcurrencySlotAcquisitionError as error:
             if time.monotonic() > deadline:
@@ -87,7 +97,9 @@ def run_step(run_dir: Path, step: Step, body: Callable[[Path, Step], None] = exe
             time.sleep(_ASK_AGAIN_S)
 
 
-def stage_task(step: Step, body: Callable[[Path, Step], None] = execute, like: str = "") -> Task[[Path, Step], None]:
+def stage_task(
+    step: Step, body: Callable[[Path, Step], str | None] = execute, like: str = ""
+) -> Task[[Path, Step], str | None]:
     """Make ``body`` a Prefect task with the settings of this step's stage, or of the one that it is ``like``."""
     settings = BY_VERB[like or step.verb]
     return task(

@@ -11,7 +11,7 @@ from deployments.arguments import ExperimentFile, Limit, Overrides
 from deployments.step_tables import print_times
 from deployments.terminal import Narrator, console, tell
 from oapl_core.errors import ConfigError, Interrupted
-from oapl_core.planning.plan import finished, stopped_before, wanted
+from oapl_core.planning.plan import finished, wanted
 from oapl_core.plugins import resolve
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.run_folder.following import follow, made, observer
@@ -126,8 +126,8 @@ def _show_result(run: Run) -> None:
     from oapl_core.reports.headline import headline_table
 
     print_times(run)
-    if next_step := stopped_before(run):
-        tell(f"stopped before {next_step.title}, as asked; `oapl run {run.root}` continues there")
+    if stop := run.ledger.stop():
+        tell(f"stopped {stop.reason}; `oapl run {run.root}` continues there")
         return
     console.print()
     console.print(headline_table(run))

@@ -9,6 +9,7 @@ from deployments.arguments import OpenedRun
 from deployments.step_tables import print_plan, print_times
 from deployments.terminal import console, numbers_table, print_json, tell
 from oapl_core.planning.plan import finished, steps, times
+from oapl_core.plugins import resolve
 from oapl_core.run_folder import machines
 from oapl_core.run_folder.draws import draw_file, told
 from oapl_core.run_folder.ledger import ArtifactEntry
@@ -37,6 +38,7 @@ def status(run: OpenedRun) -> None:
             tell(f"round {number} trained {trained}")
     _print_artifacts(run)
     print_times(run)
+    tell(f"costs so far: {resolve('setting', 'stop')(run).line}")
 
 
 def _stop(run: Run) -> str | None:
@@ -57,6 +59,7 @@ def _facts(run: Run, done_titles: Sequence[str]) -> dict[str, Any]:
         ],
         "artifacts": [asdict(one) | {"removed": name in removed} for name, one in run.ledger.artifacts().items()],
         "times": [asdict(row) for row in times(run)],
+        "costs": asdict(resolve("setting", "stop")(run)),
     }
 
 

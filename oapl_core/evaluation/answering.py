@@ -173,5 +173,6 @@ class Answering:
         verdicts = verdicts_on(part)
         with store_of(target.wanted_verdicts, _STAGE) as parts:
             if parts.claim(verdicts):
-                target.judging.record(part, verdicts, judge_part(target.judging, judges, part, self._outcomes))
+                judged = judge_part(target.judging, judges, part, self._outcomes)
+                target.judging.record(part, verdicts, judged, judges.spent())
                 parts.finish(verdicts)

@@ -172,6 +172,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "pages": "oapl_extras.prefect_pages.pages:Pages",
         "page": "oapl_extras.prefect_pages.pages:Page",
         "alarms": "oapl_extras.prefect_pages.alarms:Alarms",
+        "stop": "oapl_extras.stop.stopping:stopping",
         "trackers": "oapl_extras.trackers.sending:Trackers",
         "what trackers miss": "oapl_extras.trackers.sending:usable",
     },
@@ -213,7 +214,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
             "timing",
             "provenance",
         )
-    },
+    }
+    | {"costs": "oapl_extras.stop.costs_section:section"},
     # by the setting that asks for it: a run that leaves the setting alone loads nothing of it
     "setting": {
         "engine.options": "oapl_core.settings.decided_elsewhere:engine_options",
@@ -221,6 +223,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "engine.replicas: devices": "oapl_core.rollouts.replicas:take_share",
         "environment": "oapl_core.environments.making:schemas",
         "environment.function": "oapl_core.plugins.trying:check_environment",
+        "estimate": "oapl_extras.plan.planned_costs:planned_costs",
         "fleet": "oapl_core.runner.crew:on_machines",
         "fleet.rollouts.through": "oapl_core.rollouts.made_elsewhere:count_checked",
         "model": "oapl_core.run_folder.resolving:resolved",
@@ -231,6 +234,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "reward.function": "oapl_core.plugins.trying:check_import",
         "rounds.keep": "oapl_extras.filters.calling:reasons",
         "rounds.replay": "oapl_core.groups.replay:Replay",
+        "stop": "oapl_extras.stop.costs:costs",
         "training.deepspeed": "oapl_core.settings.decided_elsewhere:deepspeed",
     },
     "store": {

@@ -62,6 +62,8 @@ class StageEntry:
     """Why it failed, in one line."""
     made: Sequence[str] = field(default_factory=list)
     """Names of its step's artifacts when it ended well. A step of which one is missing since is not finished."""
+    gpus: int = 0
+    """Number of GPUs that the process could use."""
 
 
 @dataclass(frozen=True)

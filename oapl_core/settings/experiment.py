@@ -22,6 +22,7 @@ from oapl_core.settings.operation.alarms import AlarmsConfig
 from oapl_core.settings.operation.estimate import EstimateConfig
 from oapl_core.settings.operation.fleet import FleetConfig, Machines
 from oapl_core.settings.operation.secrets import KeylessUrl
+from oapl_core.settings.operation.stop import StopConfig
 from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.settings.pretrain import PretrainConfig
 from oapl_core.settings.problems import ProblemsConfig
@@ -95,7 +96,7 @@ class EngineConfig(Settings):
 class Experiment(Settings):
     """A whole run: N rounds from one base model, then its evaluation and report."""
 
-    may_change = frozenset("alarms estimate fleet mirror observers runs_dir sampler time_limits_h".split())
+    may_change = frozenset("alarms estimate fleet mirror observers runs_dir sampler stop time_limits_h".split())
     changes_nothing = may_change | {"cache_dir", "engine_python", "report"}
     decided: ClassVar[Mapping[str, str]] = {
         "warm_start": "it is a round now, the first [[rounds]] with rows = {demonstrations = FILE}, its own epochs and "
@@ -158,6 +159,8 @@ class Experiment(Settings):
     """Thresholds at which somebody is told."""
     estimate: EstimateConfig = EstimateConfig()
     """Assumptions of `oapl plan`."""
+    stop: StopConfig = StopConfig()
+    """Limits at which the run stops by itself; may change while a run is unfinished. docs/extras/stop.md"""
     observers: tuple[Annotated[str, AfterValidator(plugins.known("observer"))], ...] = ()
     """Observers of your own, `module:Class`, that are told what the run records; they may change while a run is
     unfinished. docs/operations/reference.md#observers"""

@@ -92,3 +92,7 @@ class Judges:
             found = zip(played, self.verifier.stream(problems, judged, finish_reasons), strict=True)
             verdicts = (one.verdict(verdict, self.right_from) for one, verdict in found)
         return self.rewarder.stream(problems, texts, tokens, verdicts) if self.rewarder else verdicts
+
+    def spent(self) -> dict[str, int]:
+        """Return a language model's requests and tokens since the last call of this function; nothing without one."""
+        return self.rewarder.spent() if self.rewarder else {}

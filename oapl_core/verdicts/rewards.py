@@ -28,6 +28,8 @@ from oapl_core.verdicts.workers.function_pool import FunctionCall, FunctionPool,
 
 _CHUNK = 32
 """Rows that go to a worker at a time: what they share, a problem's tests above all, travels once."""
+_SPENT = ("calls", "prompt_tokens", "completion_tokens")
+"""Counts of a judge's cost that a budget may bound."""
 _OF_JUDGE = "reward judge "
 """Beginning of the excerpt on an answer that the language model did not judge."""
 _TOLD = "outcome answer tests_passed tests_run first_failing_test excerpt".split()
@@ -85,6 +87,8 @@ class Rewarder:
         self._pool = FunctionPool(config, self._workers) if config.function else None
         self._threads: ThreadPoolExecutor | None = None
         self.judge: Judge | None = None
+        self._recorded: dict[str, int] = {}
+        """Judge's cost that a recorded part has already."""
         if config.judge:
             self.judge = plugins.resolve("judge", "language model")(config.judge)
         """The language model that judges, if there is one."""
@@ -119,6 +123,13 @@ class Rewarder:
             )
         if self.failed:
             yield f"{self.failed:,} rewards could not be computed; first: {self.first_failure}"
+
+    def spent(self) -> dict[str, int]:
+        """Return the judge's requests and tokens since the last call of this function; nothing without a judge."""
+        now = {name: getattr(self.judge.cost, name) for name in _SPENT} if self.judge else {}
+        spent = {name: n - self._recorded.get(name, 0) for name, n in now.items()}
+        self._recorded = now
+        return spent
 
     def __enter__(self) -> Self:
         return self

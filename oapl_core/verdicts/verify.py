@@ -86,12 +86,19 @@ class Judging:
         """Tell whether ``target`` holds the verdicts on the rollouts of ``part``."""
         return self.folder.is_done(target, self.folder.inputs([part, self.problems]), self.settings)
 
-    def record(self, part: Path, target: Path, judged: list[dict[str, Any]]) -> None:
-        """Write the verdicts on the rollouts of ``part`` to ``target``, in place of older ones."""
+    def record(
+        self, part: Path, target: Path, judged: list[dict[str, Any]], spent: Mapping[str, int] | None = None
+    ) -> None:
+        """Write the verdicts on the rollouts of ``part`` to ``target``, in place of older ones.
+
+        ``spent``: requests to a judge, and their tokens.
+        """
         fields = (*VERDICTS, *(self.reward.fields if self.reward else ()))
         with self.folder.writing(target, self.folder.inputs([part, self.problems]), self.settings) as draft:
             draft.rows = write_table(draft.path, fields, judged)
             draft.details = {"outcomes": dict(Counter(row["outcome"] for row in judged))}
+            if spent:
+                draft.details["judge"] = dict(spent)
             if versions := {one.name: one.found_version() for one in toolchains_in(self.problems)}:
                 draft.details["languages"] = versions
 
@@ -133,7 +140,8 @@ def verify(run: Run, number: int, follow: bool = False, share: int = 1) -> None:
             # Only now: a round that is already judged starts no process.
             judges = judges or stack.enter_context(judging.judges())
             target = run.verdicts(number) / part.name
-            judging.record(part, target, judge_part(judging, judges, part, counts, progress))
+            judged = judge_part(judging, judges, part, counts, progress)
+            judging.record(part, target, judged, judges.spent())
             parts.finish(target)
         if judges:
             _summary(counts, judges)

@@ -2,8 +2,8 @@
 
 Axes: `training` counts optimiser steps over all rounds, `rounds` counts rounds from 0. `heldout` counts rounds trained
 (the base model has 0), `validation` epochs of the last round. `heldout_subset` and `validation_by_round` count rounds
-trained: what was measured on some held-out problems, or on validation problems, during the run. Each is a folder in
-logs/tensorboard.
+trained: what was measured on some held-out problems, or on validation problems, during the run. `costs` counts
+processes that have ended. Each is a folder in logs/tensorboard.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oapl_core.plugins import resolve
 from oapl_core.run_folder.by_round import by_round
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
@@ -68,6 +69,8 @@ def _stage_rows(record: RunRecord) -> Iterator[Row]:
     for number in range(len(run.config.rounds)):
         if record.entry(run.groups(number)):  # a round's row is whole then, but for the mismatch
             yield _round(record, number)
+    if ended := len(record.stages):
+        yield Row("costs", ended, resolve("setting", "stop")(run).figures, str(ended))
     details = record.details(run.evaluation())
     yield from _interim_rows(run, heldout_is_told=bool(details))
     for axis, first in (("heldout", 0), ("validation", 1)):

@@ -38,6 +38,10 @@ FEATURES = {
         r"\b(OwnTables|rounds_in_words|has_a_loss)\b|\bone\.own\b",
         ("settings/rounds", "settings/experiment"),
     ),
+    "stop rules": (
+        r"\bStopConfig\b|\bStopped\b|oapl_extras\.stop",
+        ("oapl_extras/stop", "operation/stop"),
+    ),
     "filters": (r"\bpass_rate\b|\b(own_)?filters\b", ("oapl_core/groups", "oapl_extras/filters")),
 }
 """Words of a feature, and parts of the paths that are its own."""

@@ -1,6 +1,7 @@
 """When a run tells somebody: the `alarms` group of an experiment's settings.
 
-An alarm stops nothing. It is a line at the head of the report, a warning in the log and, under Prefect, an event.
+An alarm stops nothing, unless `stop.alarms` names it. It is a line at the head of the report, a warning in the log
+and, under Prefect, an event.
 """
 
 from typing import Annotated
