@@ -19,7 +19,7 @@ from oapl_core.verdicts.workers.maths_pool import MathsPool, MathsWorkerDied
 
 
 class ShortAnswers(AnswerKind):
-    """AnswerKind that the rule `verifier.answer` finds, compared with a gold."""
+    """Answers that the rule `verifier.answer` finds, compared with a gold."""
 
     def __init__(self, config: VerifierConfig, workers: int) -> None:
         """Take the settings; start nothing yet."""
@@ -67,7 +67,7 @@ class ShortAnswers(AnswerKind):
 
 
 class MathsAnswers(ShortAnswers):
-    """AnswerKind of kind `math`, equal by meaning."""
+    """Answers of kind `math`, equal by meaning."""
 
     @property
     def remarks(self) -> Mapping[str, int]:
@@ -93,7 +93,7 @@ class MathsAnswers(ShortAnswers):
 
 
 class TextAnswers(ShortAnswers):
-    """AnswerKind of kind `text`, equal as `verifier.text` says."""
+    """Answers of kind `text`, equal as `verifier.text` says."""
 
     def is_equal(self, problem: Mapping[str, Any], answer: str) -> bool:
         """Compare with every gold."""
@@ -101,7 +101,7 @@ class TextAnswers(ShortAnswers):
 
 
 class OpenAnswers(AnswerKind):
-    """AnswerKind of kind `open`: whole responses without a gold, which only `[reward]` or an environment judges."""
+    """Answers of kind `open`: whole responses without a gold, which only `[reward]` or an environment judges."""
 
     def __init__(self, config: VerifierConfig, workers: int) -> None:
         """Need nothing of the settings."""
