@@ -142,7 +142,7 @@ def test_it_is_measured_and_reported_as_every_round(run: Run, tmp_path: Path) ->
     assert (facts.rounds[0].kept, sorted(facts.rounds[0].epochs), facts.rounds[0].rollouts) == (1, [1, 2, 3], 0)
     assert not [text for text in facts.missing if text.startswith("round 0")], "it has all that it makes"
     assert summarize(run, 0, tmp_path).headline == "1 demonstrations trained on"
-    assert {row.axis for row in tracked(run)} == {"training", "rounds", "heldout", "validation"}
+    assert {row.axis for row in tracked(run)} == {"training", "rounds", "heldout", "validation", "costs"}
     assert model_of(f"{run.root}:round_00")["path"] == run.policy(1)
 
 
