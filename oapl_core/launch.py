@@ -91,8 +91,13 @@ class Process:
 
     def cancel(self) -> None:
         """End the whole tree, and return when it is gone; its time is recorded as at any other end."""
+        # nobody may have looked since it ended by itself
+        code = self._guard.poll()
         self._stack.close()
-        self._end(Interrupted.exit_code, Interrupted("it was stopped"))
+        if code is None:
+            self._end(Interrupted.exit_code, Interrupted("it was stopped"))
+        else:
+            self._end(code, _failure(self._label, code, self._log, self._offset, self._advice) if code else None)
 
     def _end(self, code: int, failure: OaplError | None) -> None:
         # whoever leaves its context cancels also what has ended well

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from oapl_core.errors import ConfigError, DataError, Diverged
+from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted
 from oapl_core.files import read_record
 from oapl_core.planning.plan import Step, conclusion, finished, preparation, round_steps, whole_round
 from oapl_core.run_folder.ledger import StageEntry
@@ -102,10 +102,11 @@ class Arm:
 
     @property
     def failure(self) -> str | None:
-        """Why it was not trained to its end, if its last process failed."""
+        """Why it was not trained to its end, if its last process failed; one that was stopped has not."""
         ended = [self.last(step) for step in self.steps]
-        # a process that was killed leaves no line of its own
-        return next((entry.error or "it was interrupted" for entry in ended if entry and entry.exit_code), None)
+        fine = (0, Interrupted.exit_code)
+        failed = (entry for entry in ended if entry and entry.exit_code not in fine)
+        return next((entry.error or f"exit code {entry.exit_code}" for entry in failed), None)
 
     @property
     def has_diverged(self) -> bool:
@@ -214,6 +215,8 @@ class Comparison(Recorded):
             "seed": seed,
             "runs_dir": self.root / "arms",
             "mirror": None,
+            # a limit is of the common run: an arm that it ended would not be comparable
+            "stop": {},
             "objective": arm.objective.model_dump(mode="json"),
             "training": training,
             "evaluation": values["evaluation"] | _AT_THE_END | config.evaluation,

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -95,6 +96,23 @@ def test_training_that_diverged_is_told_from_a_broken_machine_and_the_ledger_say
     with pytest.raises(Diverged, match=r"^loss is nan$"):
         launch.run_stage(run, "some.verb")
     assert [(s.exit_code, s.error) for s in run.ledger.stages()] == [(5, "loss is nan")]
+
+
+def is_over(process: launch.Process) -> bool:
+    return process._guard.poll() is not None
+
+
+def test_what_is_cancelled_leaves_its_time_and_how_it_had_ended(run: Run, tmp_path: Path) -> None:
+    step = round_steps(0)[0]
+    for code in ("import time; print('progress | up', flush=True); time.sleep(600)", "print('progress | up')"):
+        stage(tmp_path, code)
+        process = launch.Here().start(run, step, print)
+        if "sleep" not in code:
+            assert wait_until(partial(is_over, process))
+        process.cancel()
+        process.cancel()
+    ended = [(entry.stage, entry.exit_code, entry.error) for entry in run.ledger.stages()]
+    assert ended == [(step.label, 130, "it was stopped"), (step.label, 0, "")]
 
 
 # A scheduler's warning comes to every process of a job: the guard, which hands it on, and the stage.

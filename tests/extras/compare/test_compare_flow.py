@@ -132,6 +132,8 @@ def test_interrupted_it_goes_on_with_the_arms_that_are_missing(tmp_path: Path) -
         compare(file)
     before = trainings(tmp_path)
     assert before == ["grpo-seed0 training.train round 0", "oapl-seed0 training.train round 0"]
+    states = [state_of(arm) for arm in Comparison.open(tmp_path / "compare" / "three").arms]
+    assert "to do" in states and "failed" not in states, "what was stopped has not failed"
     stop.unlink()
     found = compare(file)
     assert trainings(tmp_path) == EACH_ONCE

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_as, read_toml
+from oapl_core.settings.operation.stop import StopConfig
 from oapl_extras.compare.arm_tables import held_out_table
 from oapl_extras.compare.arms import Means, read_results
 from oapl_extras.compare.beginning import begin
@@ -105,6 +107,11 @@ def test_every_arm_has_every_seed_and_its_own_settings(parent: Run) -> None:
     assert arm(comparison, "GRPO, seed 1").config.training.learning_rate == 0.1
     assert {one.config.evaluation.heldout_samples for one in comparison.arms} == {2}
     assert {len(one.config.rounds) for one in comparison.arms} == {1}
+
+
+def test_a_limit_of_the_common_run_ends_no_arm(parent: Run) -> None:
+    limited = replace(parent, config=parent.config.model_copy(update={"stop": StopConfig(wall_hours=1.0)}))
+    assert not any(one.config.stop.is_on for one in compare(limited).arms)
 
 
 def test_the_baselines_have_every_objective_once_at_least_and_one_budget() -> None:
