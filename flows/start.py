@@ -116,10 +116,9 @@ def _aimed(run: Run, until: str | None, number: int | None) -> Run:
 
 def stopped(run: Run) -> str | None:
     """Record that the run stopped before its end as a person wanted, and say so; None where it did not."""
-    step = stopped_before(run)
-    if step is None:
-        return None
-    return f"{record_stop(run, f'before {step.title}, as asked')}; a start without `until` continues there"
+    if step := stopped_before(run):
+        return f"{record_stop(run, f'before {step.title}, as asked')}; a start without `until` continues there"
+    return None
 
 
 def record_stop(run: Run, reason: str) -> str:

@@ -83,27 +83,25 @@ class Process:
             time.sleep(_POLL_S)
         self._stack.close()
         self._forward()
-        failure = _failure(self._label, code, self._log, self._offset, self._advice) if code else None
-        self._end(code, failure)
-        if failure:
+        if failure := self._end(code):
             raise failure
         return True
 
     def cancel(self) -> None:
         """End the whole tree, and return when it is gone; its time is recorded as at any other end."""
-        # nobody may have looked since it ended by itself
-        code = self._guard.poll()
+        code = self._guard.poll()  # it may have ended by itself since somebody looked
         self._stack.close()
-        if code is None:
-            self._end(Interrupted.exit_code, Interrupted("it was stopped"))
-        else:
-            self._end(code, _failure(self._label, code, self._log, self._offset, self._advice) if code else None)
-
-    def _end(self, code: int, failure: OaplError | None) -> None:
-        # whoever leaves its context cancels also what has ended well
+        # whoever leaves its context cancels also what has ended
         if not self._has_ended:
-            self._has_ended = True
-            self._ended(code, failure)
+            self._end(code)
+
+    def _end(self, code: int | None) -> OaplError | None:
+        self._has_ended = True
+        failure: OaplError | None = Interrupted("it was stopped") if code is None else None
+        if code:
+            failure = _failure(self._label, code, self._log, self._offset, self._advice)
+        self._ended(Interrupted.exit_code if code is None else code, failure)
+        return failure
 
 
 class Here:
