@@ -5,9 +5,8 @@ The optimum of  max E r(x,y) - beta KL(pi || b)  satisfies  beta ln(pi/b) = r - 
     L = (1/N) sum_i ( beta2 s_i - (r_i - V) )^2,     s_i = sum_t ( ln pi(y_it) - ln b(y_it) )
 
 s_i sums over the response's tokens, L averages over the N sequences of the global batch. b sampled the rollouts. There
-is no importance ratio, no clipping, no division by a standard deviation, no entropy bonus and no further KL term.
-Options, off by default: another rule for V, and s_i / T_i^alpha in place of s_i. Names end in the axes of their tensor:
-S sequences, T tokens, K statistics.
+is no importance ratio, no clipping, no division by a standard deviation, no entropy bonus and no further KL term. Names
+end in the axes of their tensor: S sequences, T tokens, K statistics. Other divergences: `oapl_variant.py`.
 
 V decides where the regression ends. Over normalised policies its minimum is beta2 ln w + kappa w = r - V for w = pi/b.
 kappa is the multiplier of sum pi = 1 over 2 beta2. E_b w = 1 makes kappa = E_b[r - V] + beta2 KL(b, pi). With beta1 =

@@ -4,16 +4,20 @@
 
 Good answers are learned as in supervised training, bad ones only as long as the policy still gives them. The ratio is
 of whole sequences and held constant. The paper has rewards of +1 and -1 and an optional baseline; the form taken here
-has A_i = r_i - mean r.
+has A_i = r_i - mean r. `value = "log_mean_exp"` has OAPL's r_i - V (values.py).
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveFloat
 
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
 from oapl_core.objectives.tokens import weighted_logprobs
+from oapl_core.objectives.values import values
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Topr(Method):
@@ -22,6 +26,14 @@ class Topr(Method):
     name: Literal["topr"] = "topr"
     largest_ratio: PositiveFloat = 1.0
     """Bound of the ratio of bad answers."""
+    value: Literal["mean", "log_mean_exp"] = "mean"
+    """Baseline of A = r - V: the group's mean reward, or OAPL's V."""
+    value_temperature: PositiveFloat = 1.0
+    """beta1 of `log_mean_exp`."""
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """Compute r - V in float64; needs every valid rollout of each group."""
+        return reward_S.double() - values(self.value, reward_S, group_S, self.value_temperature, 0.0)
 
     def loss(self, inputs: Inputs) -> Loss:
         """Compute -(1/N) sum_i w_i A_i s_i."""

@@ -131,6 +131,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "launcher": dict.fromkeys(("srun", "env"), "oapl_extras.nodes.nodes:start_command"),
     "objective": {
         "oapl": "oapl_core.objectives.oapl:Oapl",
+        "oapl_variant": "oapl_core.objectives.oapl_variant:OaplVariant",
         "a_star_po": "oapl_core.objectives.regressions:AStarPo",
         "dro": "oapl_core.objectives.regressions:Dro",
         "opmd": "oapl_core.objectives.regressions:Opmd",

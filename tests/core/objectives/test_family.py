@@ -151,6 +151,22 @@ def bump(x: float) -> float:
 
 HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("oapl", {"regression_temperature": 0.05}, [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (-0.02 + V1) / 4] * 2),
+    # (w - 1)/20 at the wrong answer's w = exp(-.4), and by the chain rule once more w
+    (
+        "oapl_variant",
+        {"regression_temperature": 0.05, "divergence": "tapered"},
+        [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (0.05 * (exp(-0.4) - 1) + V1) * exp(-0.4) / 4] * 2,
+    ),
+    (
+        "oapl_variant",
+        {"regression_temperature": 0.05, "divergence": "asymmetric", "regression_temperature_below": 0.2},
+        [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.4 * (-0.08 + V1) / 4] * 2,
+    ),
+    (
+        "oapl_variant",
+        {"regression_temperature": 0.05, "anchors_good": False, "learns_from_bad": False},
+        [-0.1 * (1 - V1) / 4] * 2 + [0.0] * 2,
+    ),
     ("a_star_po", {"regression_temperature": 0.05}, [0.1 * (0.02 - (1 - V2)) / 4] * 2 + [0.1 * (-0.02 + V2) / 4] * 2),
     ("dro", {"regression_temperature": 0.5}, [-0.06875] * 2 + [0.00625] * 2),
     ("opmd", {}, [-0.1775] * 2 + [0.0525] * 2),
@@ -177,6 +193,7 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     # four answers, so a fourth each of the derivative of lambda times a sigmoid
     ("kto", {"weight_wrong": 2.0}, [-0.025 * bump(0.4 - Z0)] * 2 + [0.05 * bump(-0.4 - Z0)] * 2),
     ("topr", {}, [-0.1875] * 2 + [exp(-0.4) * 0.0625] * 2),
+    ("topr", {"value": "log_mean_exp"}, [-(1 - V1) / 4] * 2 + [exp(-0.4) * V1 / 4] * 2),
     ("sft", {}, [-1 / 7] * 4),
     ("sft", {"token_average": "sequence"}, [-1 / 8] * 4),
     ("rft", {}, [-1 / 7] * 2 + [0.0] * 2),
@@ -246,6 +263,21 @@ def test_an_objective_that_another_setting_contradicts_is_refused() -> None:
         ({"name": "grpo", "clip_hihg": 1}, "unknown key `objective.clip_hihg`; did you mean `clip_high`[?]$"),
         ({"name": "grpo", "clip_high": "x"}, "`objective.clip_high`: Input should be a valid number"),
         ({"regression_temperature": 0}, "`objective.regression_temperature`: Input should be greater than 0"),
+        *(
+            ({"name": "oapl_variant", **given}, f"^x.toml: `objective`: {said}$")
+            for given, said in (
+                ({"divergence": "asymmetric"}, "divergence 'asymmetric' and regression_temperature_below need .* both"),
+                ({"regression_temperature_below": 0.3}, "divergence 'asymmetric' and .*_below need .* both"),
+                (
+                    {"divergence": "asymmetric", "regression_temperature_below": 0.3, "anchors_good": False},
+                    "divergence 'asymmetric' is an anchor .*: leave anchors_good at true",
+                ),
+                (
+                    {"divergence": "tapered", "learns_from_bad": False},
+                    "divergence 'tapered' is of bad answers: leave learns_from_bad at true",
+                ),
+            )
+        ),
         ({"name": "gropo"}, "`objective`: there is no objective 'gropo'; known are oapl, .*, minpro, or write module:"),
         ({"name": "a:b:c"}, "`objective`: there is no objective 'a:b:c'; .*or write module:object"),
         ({"name": 3}, "`objective`: there is no objective '3'; known are"),

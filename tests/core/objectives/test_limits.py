@@ -23,6 +23,7 @@ from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.max_at_k import MaxAtK, best_with
 from oapl_core.objectives.oapl import Oapl
+from oapl_core.objectives.oapl_variant import OaplVariant
 from oapl_core.objectives.pairs import Dpo, Ipo, Paired
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.red import RedDrop, RedWeight
@@ -62,6 +63,43 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("OAPL without a shift", Oapl(value="shifted_mean"), Oapl(value="mean"), 1, S),
     ("OAPL at a large beta1", Oapl(value_temperature=1e12), Oapl(value="mean"), 1, S),
     ("OAPL with exponent 1", Oapl(length_exponent=1.0), Oapl(), 1, SINGLE_TOKENS),
+    (
+        "the variant until told otherwise",
+        OaplVariant(regression_temperature=0.1),
+        Oapl(regression_temperature=0.1),
+        1,
+        S,
+    ),
+    ("both at pi = b", OaplVariant(divergence="tapered", anchors_good=False), Oapl(), 1, AT_BEHAVIOR),
+    (
+        "tapered without a wrong answer",
+        OaplVariant(divergence="tapered", regression_temperature=0.1),
+        Oapl(regression_temperature=0.1),
+        1,
+        S.rows(S.reward == 1),
+    ),
+    (
+        "tapered at a small beta2 is TOPR with V",
+        OaplVariant(divergence="tapered", regression_temperature=1e-8),
+        Topr(value="log_mean_exp"),
+        2e-8,
+        S,
+    ),
+    (
+        "two equal temperatures are one",
+        OaplVariant(divergence="asymmetric", regression_temperature=0.1, regression_temperature_below=0.1),
+        Oapl(regression_temperature=0.1),
+        1,
+        S,
+    ),
+    (
+        "neither anchors nor bad answers",
+        OaplVariant(anchors_good=False, learns_from_bad=False, value="mean", regression_temperature=0.1),
+        OaplVariant(learns_from_bad=False, value="mean", regression_temperature=0.1),
+        1,
+        AT_BEHAVIOR,
+    ),
+    ("TOPR with V at a large beta1", Topr(value="log_mean_exp", value_temperature=1e12), Topr(), 1, S),
     (
         "beta-shifted mean at pi = b",
         Oapl(value="beta_shifted_mean", regression_temperature=0.1),
@@ -107,6 +145,14 @@ def test_gradients_are_the_same_up_to_a_factor(one: Method, other: Method, times
     expected = gradient(other, s)
     assert float(expected.abs().max()) > 1e-5
     torch.testing.assert_close(gradient(one, s), times * expected, rtol=1e-7, atol=1e-12)
+
+
+def test_the_variant_until_told_otherwise_is_oapl_to_the_bit() -> None:
+    (plain, of_plain), (variant, of_variant) = (loss_and_gradient(kind(), S) for kind in (Oapl, OaplVariant))
+    assert plain.value.equal(variant.value)
+    assert plain.residual_S is not None and variant.residual_S is not None
+    assert plain.residual_S.equal(variant.residual_S)
+    assert of_plain.equal(of_variant)
 
 
 @pytest.mark.parametrize("objective", [RecOneSide(), RecTwoSide(), RecRing(far_low=0.3), Grpo(), M2po(), Bapo()])

@@ -26,6 +26,7 @@ from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.max_at_k import MaxAtK
 from oapl_core.objectives.oapl import Oapl
+from oapl_core.objectives.oapl_variant import OaplVariant
 from oapl_core.objectives.pairs import Dpo, Ipo
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.red import RedDrop, RedWeight
@@ -200,7 +201,7 @@ def best_of(x: Array, s: Scene, k: int) -> float:
 
 
 def topr(x: Array, at: Array, s: Scene, o: Topr) -> float:
-    a = centred(s)
+    a = centred(s) if o.value == "mean" else s.reward - soft_value(s, o.value_temperature)
     weight = np.where(a < 0, np.minimum(np.exp(at.sum(1)), o.largest_ratio), 1.0)
     return policy_gradient(weight * a, x, s)
 
@@ -327,6 +328,21 @@ def oapl(x: Array, at: Array, s: Scene, o: Oapl) -> float:
     return regression(x / s.length[:, None] ** o.length_exponent, s.reward - value, o.regression_temperature)
 
 
+def oapl_variant(x: Array, s: Scene, o: OaplVariant) -> float:
+    """Sequence by sequence, with w itself and not its logarithm."""
+    total, beta, below = 0.0, o.regression_temperature, o.regression_temperature_below or o.regression_temperature
+    for w, a in zip(np.exp(x.sum(1)), s.reward - soft_value(s, o.value_temperature), strict=True):
+        if a <= 0 and not o.learns_from_bad:
+            continue
+        if a > 0 and not o.anchors_good:
+            total += a * a - 2 * beta * a * np.log(w)
+        elif w < 1 and a < 0 and o.divergence == "tapered":
+            total += (beta * (w - 1) - a) ** 2
+        else:
+            total += ((beta if w >= 1 else below) * np.log(w) - a) ** 2
+    return float(total / len(x))
+
+
 Transcription = Callable[[Array, Array, Scene], float]
 CASES: list[tuple[Method, Transcription]] = [
     *(
@@ -338,6 +354,18 @@ CASES: list[tuple[Method, Transcription]] = [
             Oapl(value="shifted_mean", value_shift=0.2),
             Oapl(value="beta_shifted_mean", value_shift=0.2, regression_temperature=0.1),
             Oapl(regression_temperature=0.1, length_exponent=0.7),
+        )
+    ),
+    *(
+        (o, lambda x, at, s, o=o: oapl_variant(x, s, o))
+        for o in (
+            OaplVariant(regression_temperature=0.05),
+            OaplVariant(regression_temperature=0.3, divergence="tapered"),
+            OaplVariant(regression_temperature=0.3, divergence="asymmetric", regression_temperature_below=0.7),
+            OaplVariant(regression_temperature=0.3, anchors_good=False),
+            OaplVariant(regression_temperature=0.3, anchors_good=False, divergence="tapered", value_temperature=0.4),
+            OaplVariant(regression_temperature=0.3, learns_from_bad=False),
+            OaplVariant(regression_temperature=0.3, learns_from_bad=False, anchors_good=False),
         )
     ),
     (AStarPo(regression_temperature=0.05), lambda x, at, s: regression(x, s.reward - soft_value(s, 0.5), 0.05)),
@@ -361,7 +389,10 @@ CASES: list[tuple[Method, Transcription]] = [
     (Ipo(beta=0.4), lambda x, at, s: preferences(x, s, lambda d: (d - 1.25) ** 2)),
     *((o, lambda x, at, s, o=o: kto(x, at, s, o)) for o in (Kto(), Kto(beta=0.6, weight_wrong=1.5))),
     (Gmpo(width=0.3), lambda x, at, s: gmpo(x, s, Gmpo(width=0.3))),
-    (Topr(), lambda x, at, s: topr(x, at, s, Topr())),
+    *(
+        (o, lambda x, at, s, o=o: topr(x, at, s, o))
+        for o in (Topr(), Topr(value="log_mean_exp", value_temperature=0.3))
+    ),
     (Sft(), lambda x, at, s: tokens(x, s, "batch")),
     (Rft(), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "batch")),
     (Rft(token_average="sequence"), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "sequence")),
