@@ -259,7 +259,7 @@ def settings(training: TrainingConfig, ranks: int) -> dict[str, Any]:
         "gradient_clipping": training.max_grad_norm,
         "zero_optimization": {"stage": training.zero_stage},
         "zero_allow_untested_optimizer": True,
-        # DeepSpeed's own optimiser for offloading wants a compiler and minutes; torch's fused one is nearly as fast
+        # DeepSpeed's own optimiser for offloading wants a compiler and minutes, and is no faster than torch's fused one
         "zero_force_ds_cpu_optimizer": False,
         # each gradient joins the float32 sum as soon as it is there, and its 16 bits are given back: the same sum
         "bf16": {"enabled": training.dtype == "bfloat16", "immediate_grad_update": True},
