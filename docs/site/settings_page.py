@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from oapl_core.objectives import shipped
+from oapl_core import plugins
+from oapl_core.objectives import Method, shipped
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rows import sources
 from oapl_extras.compare.settings import ComparisonConfig
@@ -31,6 +32,11 @@ OBJECTIVES = """
 ## Objectives
 
 `[objective]` has a `name` and the keys of that objective. Equations, sources and tests: [objectives.md](objectives.md).
+"""
+OPTIONS = """
+## Options of any objective {#objective-options}
+
+Keys that `[objective]` may have besides its own ([masks](objectives.md#masks)).
 """
 ROWS = """
 ## Rows of a round {#rows}
@@ -68,11 +74,25 @@ def _section(model: type[Experiment] | type[ComparisonConfig], prefix: str = "")
             objective = kind.model_json_schema()
             yield f"\n### `{name}` {{#objective.{name}}}\n\n{_text(objective)}\n"
             yield _table(objective, f"objective.{name}.")
+        yield from _options()
         yield ROWS
         for source in sources():
             described = source.model_json_schema()
             name = next(iter(described["properties"]))
             yield f"\n### `{name}` {{#rows.{name}}}\n\n{_text(described)}\n{_table(described, 'rounds.rows.')}"
+
+
+def _options() -> Iterator[str]:
+    """The keys that any objective may have, and the tables that they hold."""
+    yield OPTIONS
+    for name in plugins.BUILT_IN["objective_option"]:
+        schema = plugins.resolve("objective_option", name)(Method).model_json_schema()
+        own = {"properties": {key: x for key, x in schema["properties"].items() if key not in Method.model_fields}}
+        yield _table(own, "objective.")
+        for path, is_list, group in _groups(own, schema.get("$defs", {}), "objective."):
+            heading = f"[[{path}]]" if is_list else f"[{path}]"
+            groups = schema["$defs"]
+            yield f"\n### `{heading}` {{#{path}}}\n\n{_text(groups[group])}\n{_table(groups[group], f'{path}.')}"
 
 
 def _groups(schema: Schema, groups: dict[str, Schema], path: str = "") -> Iterator[tuple[str, bool, str]]:

@@ -11,7 +11,7 @@ from pydantic import SerializeAsAny, ValidatorFunctionWrapHandler, WithJsonSchem
 
 from oapl_core import plugins
 from oapl_core.objectives.inputs import Inputs, Loss, StepSizes
-from oapl_core.objectives.method import Method, OwnObjective
+from oapl_core.objectives.method import Method, OwnObjective, with_options
 from oapl_core.objectives.oapl import Oapl
 
 
@@ -30,8 +30,9 @@ def _chosen(value: Any, _builtin: ValidatorFunctionWrapHandler) -> Method | OwnO
     name = plugins.known("objective")(str(values["name"]))
     # one of a person's own is imported by the trainer alone
     ships = name in plugins.BUILT_IN["objective"]
-    kind: type[Method | OwnObjective] = plugins.resolve("objective", name) if ships else OwnObjective
-    return kind.model_validate(values)
+    if not ships:
+        return OwnObjective.model_validate(values)
+    return with_options(plugins.resolve("objective", name), values).model_validate(values)
 
 
 # without one, pydantic would describe the base class alone; the page of settings lists each objective itself

@@ -77,3 +77,5 @@ class Loss:
     """How far each sequence is from what a regression aims at."""
     clipped_ST: "Tensor | None" = None
     """Response tokens whose gradient a mask or a bound removed or reduced; unset: the objective has no such thing."""
+    masked_ST: "Tensor | None" = None
+    """Response tokens whose gradient the option `masks` removed; unset: the objective has none."""

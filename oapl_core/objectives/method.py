@@ -5,6 +5,7 @@ files.
 """
 
 import math
+from collections.abc import Container
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -107,6 +108,14 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         return self.loss(step if self.scope == "sequence" else replace(step, statistics_SK=self.statistics(step)))
 
 
+def with_options(kind: type[Method], keys: Container[str]) -> type[Method]:
+    """Derive ``kind`` with the options of any objective that ``keys`` name; no other one is imported."""
+    for name in plugins.names("objective_option"):
+        if name in keys and name not in kind.model_fields:
+            kind = plugins.resolve("objective_option", name)(kind)
+    return kind
+
+
 class OwnObjective(Settings):
     """Objective of a person's own: a class that derives from ``Method``, by name, and values of its settings.
 
@@ -150,7 +159,7 @@ class OwnObjective(Settings):
         if not (isinstance(kind, type) and issubclass(kind, Method)):
             raise ConfigError(f"{where} does not derive from oapl_core.objectives.Method")
         try:
-            made = kind(**(self.model_extra or {}))
+            made = with_options(kind, self.model_extra or {})(**(self.model_extra or {}))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"])) or "settings"

@@ -30,6 +30,7 @@ Kind = Literal[
     "language",
     "launcher",
     "objective",
+    "objective_option",
     "observer",
     "option",
     "page",
@@ -52,6 +53,14 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
+
+_OBJECTIVES = """
+oapl oapl_variant regressions:a_star_po,dro,opmd group_variance:group_surrogate,rebel,agro reinforce:reinforce,asymre
+pairwise_weighted red:red_drop,red_weight max_at_k reinforce:max_rl topr vespo supervised:sft,rft pairs:dpo,ipo kto
+clipped.grpo:grpo,grpo_token_is,grpo_frozen clipped.rec:rec_one_side,rec_two_side,rec_ring,rec_gspo
+clipped.gspo clipped.gmpo clipped.m2po clipped.bapo clipped.cispo clipped.minpro
+"""
+"""Modules and the objectives of each, in the order of docs/objectives.md; one whose only objective has its name."""
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "answers": {
@@ -129,43 +138,14 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "judge": {"language model": "oapl_extras.judge.language_judge:LanguageJudge"},
     "language": {},
     "launcher": dict.fromkeys(("srun", "env"), "oapl_extras.nodes.nodes:start_command"),
+    # the class of a name is the name in capitals
     "objective": {
-        "oapl": "oapl_core.objectives.oapl:Oapl",
-        "oapl_variant": "oapl_core.objectives.oapl_variant:OaplVariant",
-        "a_star_po": "oapl_core.objectives.regressions:AStarPo",
-        "dro": "oapl_core.objectives.regressions:Dro",
-        "opmd": "oapl_core.objectives.regressions:Opmd",
-        "group_surrogate": "oapl_core.objectives.group_variance:GroupSurrogate",
-        "rebel": "oapl_core.objectives.group_variance:Rebel",
-        "agro": "oapl_core.objectives.group_variance:Agro",
-        "reinforce": "oapl_core.objectives.reinforce:Reinforce",
-        "asymre": "oapl_core.objectives.reinforce:AsymRe",
-        "pairwise_weighted": "oapl_core.objectives.pairwise_weighted:PairwiseWeighted",
-        "red_drop": "oapl_core.objectives.red:RedDrop",
-        "red_weight": "oapl_core.objectives.red:RedWeight",
-        "max_at_k": "oapl_core.objectives.max_at_k:MaxAtK",
-        "max_rl": "oapl_core.objectives.reinforce:MaxRl",
-        "topr": "oapl_core.objectives.topr:Topr",
-        "vespo": "oapl_core.objectives.vespo:Vespo",
-        "sft": "oapl_core.objectives.supervised:Sft",
-        "rft": "oapl_core.objectives.supervised:Rft",
-        "dpo": "oapl_core.objectives.pairs:Dpo",
-        "ipo": "oapl_core.objectives.pairs:Ipo",
-        "kto": "oapl_core.objectives.kto:Kto",
-        "grpo": "oapl_core.objectives.clipped.grpo:Grpo",
-        "grpo_token_is": "oapl_core.objectives.clipped.grpo:GrpoTokenIs",
-        "grpo_frozen": "oapl_core.objectives.clipped.grpo:GrpoFrozen",
-        "rec_one_side": "oapl_core.objectives.clipped.rec:RecOneSide",
-        "rec_two_side": "oapl_core.objectives.clipped.rec:RecTwoSide",
-        "rec_ring": "oapl_core.objectives.clipped.rec:RecRing",
-        "rec_gspo": "oapl_core.objectives.clipped.rec:RecGspo",
-        "gspo": "oapl_core.objectives.clipped.gspo:Gspo",
-        "gmpo": "oapl_core.objectives.clipped.gmpo:Gmpo",
-        "m2po": "oapl_core.objectives.clipped.m2po:M2po",
-        "bapo": "oapl_core.objectives.clipped.bapo:Bapo",
-        "cispo": "oapl_core.objectives.clipped.cispo:Cispo",
-        "minpro": "oapl_core.objectives.clipped.minpro:Minpro",
-    },
+        name: f"oapl_core.objectives.{module}:{''.join(map(str.capitalize, name.split('_')))}"
+        for module, _, names in (entry.partition(":") for entry in _OBJECTIVES.split())
+        for name in (names or module.rpartition(".")[2]).split(",")
+    }
+    | {"asymre": "oapl_core.objectives.reinforce:AsymRe"},
+    "objective_option": {"masks": "oapl_core.objectives.options.masks:masked"},
     "observer": {
         "fit": "oapl_extras.plan.fitting:look_ahead",
         "mirror": "oapl_extras.remote.mirroring:mirroring",

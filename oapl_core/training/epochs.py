@@ -149,7 +149,8 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
     tokens, sequences, seconds = (sum(s[key] for s in steps) for key in ("tokens", "sequences", "seconds"))
     is_compared = steps[0]["log_ratio"] is not None
     of_sequences = ("loss", "grad_norm", *_OF_RATIOS * is_compared)
-    of_tokens = (*("token_log_ratio_abs", "kl") * is_compared, "entropy")
+    masked = ("masked_tokens_share",) * (steps[0].get("masked_tokens_share") is not None)
+    of_tokens = (*("token_log_ratio_abs", "kl") * is_compared, "entropy", *masked)
     return {
         "policy_hash": identity,
         "epoch": steps[0]["epoch"],

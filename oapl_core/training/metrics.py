@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Metrics = dict[str, Any]
 
 _NAMES = """
-    loss right log_ratio log_ratio_right residual residual_right residuals clippable clipped_tokens
-    token_log_ratio_abs kl compared_logprob
+    loss right log_ratio log_ratio_right residual residual_right residuals
+    clippable clipped_tokens maskable masked_tokens token_log_ratio_abs kl compared_logprob
     sequences response_tokens tokens squared_tokens padded_tokens shared_tokens shared_squared_tokens
     ratios squared_ratios
 """
@@ -155,6 +155,7 @@ class StepMeter:
             "residual_right": total["residual_right"] / right if right and has_residual else None,
             "residual_wrong": (total["residual"] - total["residual_right"]) / wrong if wrong and has_residual else None,
             "clipped_tokens_share": total["clipped_tokens"] / total["clippable"] if total["clippable"] else None,
+            "masked_tokens_share": total["masked_tokens"] / total["maskable"] if total["maskable"] else None,
             "token_log_ratio": total["log_ratio"] / tokens,
             "token_log_ratio_abs": total["token_log_ratio_abs"] / tokens,
             "token_log_ratio_max": largest,
@@ -179,6 +180,8 @@ def _reported(loss: Loss, mask_ST: Tensor, right_S: Tensor) -> dict[str, Tensor]
         "residuals": none if loss.residual_S is None else none + len(residual_S),
         "clippable": none if loss.clipped_ST is None else mask_ST.sum(),
         "clipped_tokens": none if loss.clipped_ST is None else loss.clipped_ST.sum(),
+        "maskable": none if loss.masked_ST is None else mask_ST.sum(),
+        "masked_tokens": none if loss.masked_ST is None else loss.masked_ST.sum(),
     }
 
 

@@ -85,11 +85,12 @@ def model(sharp_model: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(sharp_model)
 
 
-def trainer_of(name: str, model: Any, examples: Examples, **training: Any) -> Trainer:
+def trainer_of(objective: Method | str, model: Any, examples: Examples, **training: Any) -> Trainer:
     config = TrainingConfig.model_validate(TRAINING | training)
     packed = config.packing == "on"
     engine = CountingEngine(Policy(copy.deepcopy(model), 1.0, 32, packed), config)
-    return Trainer(engine, objective_of(name), examples, config, seed=0, round_number=0, epochs=1)
+    made = objective_of(objective) if isinstance(objective, str) else objective
+    return Trainer(engine, made, examples, config, seed=0, round_number=0, epochs=1)
 
 
 @pytest.mark.parametrize("name", NAMES)
