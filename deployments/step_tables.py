@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from deployments.terminal import console, numbers_table, tell
-from oapl_core.planning.plan import steps, times, wanted
+from oapl_core.planning.plan import module_of, steps, times, wanted
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.rounds import rounds_in_words
 
@@ -12,7 +12,7 @@ def print_plan(run: Run, done_titles: Sequence[str]) -> None:
     """Print every step with its state, and what rounds have of their own."""
     for step in steps(run.config):
         mark = "done" if step.title in done_titles else "to do" if step in wanted(run) else "later"
-        tell(f"  {mark:<6} {step.title:<24} python -m oapl_core.{step.verb}")
+        tell(f"  {mark:<6} {step.title:<24} python -m {module_of(step.verb)}")
     for which, own in rounds_in_words(run.config.rounds):
         tell(f"{which}: {own}")
 

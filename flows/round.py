@@ -1,7 +1,7 @@
 """One round: sample with the newest checkpoint and verify what is sampled meanwhile, verify the rest, filter, train.
 
-After some rounds the new checkpoint is measured, too (`evaluation.every_rounds`). Reads the checkpoint of the round
-before; writes ``round_NN/``.
+After some rounds come optional steps, such as an evaluation. Reads the checkpoint of the round before; writes
+``round_NN/``.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -11,9 +11,9 @@ from oapl_core.errors import StageFailed
 from oapl_core.planning.plan import (
     Step,
     finished,
-    interim_steps,
     preparation,
     round_steps,
+    steps_after,
     verification_beside_sampling,
     wanted,
     why_unfinished,
@@ -42,7 +42,7 @@ def run_round(run: Run, number: int) -> None:
         if training in wanted(run) and training not in finished(run):
             with sampling_ahead(run, number):
                 run_missing(run, (training,))
-    run_missing(run, interim_steps(run.config, number))
+    run_missing(run, steps_after(run.config, number))
 
 
 def run_to_groups(run: Run, number: int) -> None:

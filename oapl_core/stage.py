@@ -10,6 +10,7 @@ from typing import Any
 
 from oapl_core.errors import ConfigError, OaplError, StageFailed
 from oapl_core.planning.preflight import before_stage
+from oapl_core.planning.stages import BY_VERB
 from oapl_core.plugins import resolve
 from oapl_core.progress import end_output, written
 from oapl_core.run_folder.recorded import Recorded
@@ -78,9 +79,10 @@ def _at_its_origin(opens: Callable[[Path], Recorded], root: Path, given: dict[st
 
 
 def _name(verb: Callable[..., None]) -> str:
-    """Return ``rollouts.generate``: the verb's module below ``oapl_core``, also when it is run as a program."""
+    """Return ``rollouts.generate``: what the verb's module is called in plan and ledger, also when it is a program."""
     spec = sys.modules[verb.__module__].__spec__
-    return (spec.name if spec else verb.__module__).removeprefix("oapl_core.")
+    module = spec.name if spec else verb.__module__
+    return next((name for name, one in BY_VERB.items() if one.module == module), module.removeprefix("oapl_core."))
 
 
 def disk_full(where: object) -> StageFailed:

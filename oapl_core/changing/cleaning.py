@@ -13,8 +13,9 @@ from typing import Self
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
-from oapl_core.planning.plan import conclusion, finished, round_steps
-from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION, Stage
+from oapl_core.planning.plan import conclusion, finished, round_steps, steps
+from oapl_core.planning.stage_row import Stage
+from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION
 from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import ROLLOUTS_DIR, SUPERSEDED, VERDICTS_DIR, Run
@@ -183,6 +184,13 @@ class _State:
         mine = round_steps(number, self.run.config.rounds[number])
         return all(step in self.done for step in mine if step.stage in stages)
 
+    def begun(self) -> Iterator[tuple[Path, str]]:
+        """Yield places of what a process would resume from, each with the title of its unfinished step."""
+        for step in steps(self.run.config):
+            if step not in self.done:
+                number = self.rounds - 1 if step.round is None else step.round
+                yield from ((folder, step.title) for folder in step.stage.scratch(self.run, number))
+
     def below(self, name: str) -> tuple[StoredFile, ...]:
         """Return the files of an artifact or folder."""
         path = self.run.root / name
@@ -200,6 +208,7 @@ class _State:
 
 def _scratch(state: _State) -> Iterator[Candidate]:
     """Yield the files that killed processes left, as far as no step will resume from them."""
+    begun = list(state.begun())
     for file in state.files:
         name = file.path.relative_to(state.run.root)
         number = file.round
@@ -209,6 +218,9 @@ def _scratch(state: _State) -> Iterator[Candidate]:
             continue  # an artifact
         stages = (TRAINING,) if file.kind == "optimiser states" else OF_A_ROUND
         needed = None if number is None or state.has(number, *stages) else f"round {number} resumes from it"
+        needed = needed or next(
+            (f"{title} resumes from it" for folder, title in begun if folder in file.path.parents), None
+        )
         yield Candidate(name.as_posix(), file.kind, number, (file,), _LEFTOVERS, None, needed)
 
 
@@ -272,12 +284,12 @@ def _tables(state: _State, kind: str, keep: str | int) -> Iterator[Candidate]:
     mine = {name: entry for name, entry in state.artifacts.items() if classify(Path(name).parts)[0] == kind}
     if kind == "evaluation":
         mine = {name: entry for name, entry in mine.items() if _is_part(name)}
-    by_round: dict[int, list[str]] = {}
+    rounds: dict[int, list[str]] = {}
     for name in mine:
-        by_round.setdefault(classify(Path(name).parts)[1] or 0, []).append(name)
-    for number in sorted(by_round)[: max(0, len(by_round) - int(keep))]:
-        needed = _rows_needed_for(state, kind, number, [mine[name] for name in by_round[number]])
-        for name in by_round[number]:
+        rounds.setdefault(classify(Path(name).parts)[1] or 0, []).append(name)
+    for number in sorted(rounds)[: max(0, len(rounds) - int(keep))]:
+        needed = _rows_needed_for(state, kind, number, [mine[name] for name in rounds[number]])
+        for name in rounds[number]:
             yield Candidate(name, kind, number, state.below(name), f"{kind}={keep}", mine[name], needed)
 
 

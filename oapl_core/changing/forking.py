@@ -19,7 +19,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.planning.plan import Step, finished, round_steps, steps, verification_beside_sampling
 from oapl_core.planning.preflight import refuse_removed
-from oapl_core.planning.stages import INTERIM, SAMPLING, TRAINING
+from oapl_core.planning.stages import BY_VERB, EVALUATION, SAMPLING, TRAINING
 from oapl_core.run_folder.ledger import ForkEntry
 from oapl_core.run_folder.optimizer_state import has_state
 from oapl_core.run_folder.run import Run, round_name
@@ -74,9 +74,8 @@ def fork_as(parent: Run, config: Experiment, number: int, stage: str | None, roo
     shared, first = _divided(parent, config, number, stage)
     _refuse_other_settings(parent.config, config, number, shared)
     done = set(finished(parent))
-    # a fork that measures otherwise, or more often, does that itself
-    own = done if parent.config.evaluation == config.evaluation else set[Step]()
-    shared = [step for step in shared if step.stage is not INTERIM or step in own]
+    # no later step misses what is optional: a fork that has it otherwise, or more often, does it itself
+    shared = [step for step in shared if not step.stage.after or (step in done and _is_alike(parent, config, step))]
     lacking = [step for step in shared if step not in done]
     if lacking:
         raise DataError(f"{parent.root}: {lacking[0].title} is not finished; a fork shares only what is")
@@ -85,6 +84,11 @@ def fork_as(parent: Run, config: Experiment, number: int, stage: str | None, roo
     _refuse_lost_optimizer(parent, config, number)
     changes, objective = _changes(parent.config, config), parent.config.objective.folder
     return _write(parent, config, root, shared, ForkEntry(str(parent.root), number, first.word, changes, objective))
+
+
+def _is_alike(parent: Run, config: Experiment, step: Step) -> bool:
+    """Tell whether both runs have the same settings of what decides ``step``."""
+    return not _differ(parent.config, config, [key.format(round=step.round) for key in step.stage.decided_by])
 
 
 def _refuse_removed_samplers(parent: Run, config: Experiment, number: int) -> None:
@@ -188,10 +192,12 @@ def _write(parent: Run, config: Experiment, root: Path, shared: Sequence[Step], 
 
 def _is_shared(name: str, shared: Sequence[Step]) -> bool:
     """Return whether an artifact is of a shared step, or of a round that is shared as a whole (an audit, say)."""
-    whole = {step.round for step in shared if step.stage is TRAINING}
+    whole = [step.round for step in shared if step.stage is TRAINING]
     rounds = tuple(f"{round_name(number)}/" for number in whole if number is not None)
     outputs = tuple(prefix for step in shared for prefix in step.outputs)
-    return name.startswith(outputs) or (name.startswith(rounds) and "/5_evaluation" not in name)
+    apart = [stage for stage in BY_VERB.values() if stage.after or stage is EVALUATION]
+    others = tuple(prefix for stage in apart for number in whole for prefix in stage.outputs(number))
+    return name.startswith(outputs) or (name.startswith(rounds) and not name.startswith(others))
 
 
 def _link(parent: Run, root: Path, shared: Sequence[Step]) -> tuple[int, int]:

@@ -2,9 +2,9 @@
 
 Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier). Base (what
 round 0 starts from), the end of each earlier round and the chosen epoch answer the held-out problems. Some may have
-answered during the run (interim.py). Reads problems.parquet, prompts.parquet and the checkpoints. Writes each one's
-answers and verdicts, and 5_evaluation/<objective>.parquet of them all, with a card of the held-out ones. With that card
-`oapl evaluate --card` repeats them: an answer's seed is the same there and here.
+answered during the run (`Experiment.evaluated_rounds`). Reads problems.parquet, prompts.parquet and the checkpoints.
+Writes each one's answers and verdicts, and 5_evaluation/<objective>.parquet of them all, with a card of the held-out
+ones. With that card `oapl evaluate --card` repeats them: an answer's seed is the same there and here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,8 +127,8 @@ def target(run: Run, model: ModelConfig, asked: Questions) -> Target:
     Raises:
         DataError: it is not the recorded one.
     """
-    rounds = run.config.interim_rounds
-    first = {run.base_model(): rounds[0], **{run.policy(number + 1): number for number in rounds}} if rounds else {}
+    rounds = run.config.evaluated_rounds
+    first = {run.base_model(): rounds[0], **{run.policy(number + 1): number for number in rounds}}
     place = run.evaluations(first.get(model.path)) / f"{model.label.replace(' ', '_')}_{asked.split}"
     return Target.of(run, model.label, model.path, run.check_policy(model.path), asked, place)
 

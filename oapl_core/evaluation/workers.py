@@ -6,17 +6,21 @@ the same evaluation and share its parts (`answering.py`); this one concludes it.
 """
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from oapl_core import plugins
+from oapl_core.planning.plan import module_of, stage_label
 from oapl_core.progress import say
 from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.rollouts.generate import started
 from oapl_core.rollouts.requests import Sampler
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.judges import AnswerVerifier
@@ -30,7 +34,22 @@ VerifierFactory = Callable[[VerifierConfig], AbstractContextManager[AnswerVerifi
 
 
 REPLICA = {"type": int, "default": 0, "help": "which replica of this machine this is; 0 starts the rest"}
-"""Option of the verbs that evaluate, for argparse."""
+OPTIONS = {
+    "replica": REPLICA,
+    "share": {"type": int, "default": 1, "help": "which of several machines this is, counted from 1"},
+}
+"""Options of the verbs that evaluate a run, for argparse."""
+
+
+class Place(TypedDict, total=False):
+    """Place of a process among those of a run's evaluation, as its verb gets it."""
+
+    replica: int
+    """Number among the ``engine.replicas`` of its machine; 0, the default, starts the others and writes the results."""
+    command: Sequence[str]
+    """Command that starts another replica, without its arguments; unset: the verb itself."""
+    share: int
+    """Number among the machines of `fleet.evaluation`, counted from 1, the default; only that one writes results."""
 
 
 @dataclass(frozen=True)
@@ -123,3 +142,29 @@ class Workers:
                 config = config.model_copy(update={"workers": share})
             self._verifier = self._stack.enter_context(self._new_verifier(config))
         return self._verifier
+
+
+def workers_of(
+    run: Run,
+    verb: str,
+    arguments: Sequence[str],
+    start: Start | None,
+    verifier: VerifierFactory,
+    **place: Unpack[Place],
+) -> Workers:
+    """Return the workers of one process of ``verb``, which evaluates a run.
+
+    Args:
+        run: its folder.
+        verb: name of the program in the ledger.
+        arguments: what the program gets after the run folder.
+        start: what to sample with; None: the real engine.
+        verifier: what to judge with.
+        place: which of the processes this is.
+    """
+    number, share = place.get("replica", 0), place.get("share", 1)
+    command = place.get("command", (sys.executable, "-m", module_of(verb)))
+    which = ("--share", str(share))
+    log = run.log(stage_label(verb, [*arguments, *(which if share > 1 else ())]))
+    mine = Replica(number, (*command, str(run.root), *arguments, *which), log, share)
+    return Workers(start or partial(SamplingEngine, replica=number), verifier, mine)

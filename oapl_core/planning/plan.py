@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oapl_core.files import sha256_once
+from oapl_core.planning.stage_row import Stage
 from oapl_core.planning.stages import (
     BASE_MODEL,
     BY_VERB,
     EVALUATION,
     FETCHED_MODEL,
-    INTERIM,
+    OPTIONAL,
     PREPARATION,
     REPORT,
     SAMPLING,
     VERIFICATION,
-    Stage,
     of_rows,
 )
 from oapl_core.run_folder.integrity import damage
@@ -37,7 +37,7 @@ class Step:
     title: str
     """Name that a person gives the step."""
     verb: str
-    """Module of the step, below ``oapl_core``."""
+    """Name of the step's program (``module_of``); it stands in the ledger."""
     round: int | None
     """Round it belongs to, counted from 0; None outside rounds."""
     outputs: tuple[str, ...]
@@ -71,8 +71,8 @@ class Step:
 
 
 def module_of(verb: str) -> str:
-    """Return the module of a verb: one of two words lies below ``oapl_core``, any other is named in full."""
-    return verb if verb.count(".") > 1 else f"oapl_core.{verb}"
+    """Return the module of a verb, also of one that is no step of a run."""
+    return (BY_VERB.get(verb) or Stage("", verb)).module
 
 
 def stage_label(verb: str, arguments: Sequence[str]) -> str:
@@ -100,14 +100,14 @@ def round_steps(number: int, settings: RoundConfig = _SAMPLED) -> tuple[Step, ..
     return tuple(_step(stage, number) for stage in of_rows(settings.source))
 
 
-def interim_steps(config: Experiment, number: int) -> tuple[Step, ...]:
-    """Return the evaluation after round ``number``, if it has one (`evaluation.every_rounds`)."""
-    return (_step(INTERIM, number),) if number in config.interim_rounds else ()
+def steps_after(config: Experiment, number: int) -> tuple[Step, ...]:
+    """Return the optional steps that come after the training of round ``number``, as settings ask for them."""
+    return tuple(_step(stage, number) for stage in OPTIONAL if stage.after and number in stage.after(config))
 
 
 def whole_round(config: Experiment, number: int) -> tuple[Step, ...]:
-    """Return the steps of round ``number`` with the evaluation after it."""
-    return *round_steps(number, config.rounds[number]), *interim_steps(config, number)
+    """Return the steps of round ``number`` with those after it."""
+    return *round_steps(number, config.rounds[number]), *steps_after(config, number)
 
 
 def verification_beside_sampling(number: int) -> Step:

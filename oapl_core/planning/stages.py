@@ -1,81 +1,29 @@
 """The stages of a run in one table: what each is called, which process it is, what it makes, reads, depends on, leaves.
 
 Plan, preflight, `--redo`, `fork`, `clean`, the choice of GPUs and Prefect's retries and tags look here, so that a new
-stage is one row. Names of places come from ``Run``; this module reads and writes nothing.
+stage is one row (stage_row.py). Optional ones are found by name. Names of places come from ``Run``; this module reads
+and writes nothing.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from oapl_core import plugins
+from oapl_core.planning.stage_row import Stage, start_of, unfinished_answers
 from oapl_core.run_folder.run import (
     CHECKPOINT_DIR,
     DRAW_FILE,
     EVALUATION_DIR,
     GROUPS_FILE,
-    IN_FLIGHT,
     REFERENCE_FILE,
     ROLLOUTS_DIR,
     VERDICTS_DIR,
     Run,
-    round_name,
 )
 from oapl_core.settings.rows import RowSource, sources
 
-Places = Callable[[Run, int], tuple[Path, ...]]
-"""Paths in a run folder, given the round."""
-
-
-def _nothing(_run: Run, _number: int) -> tuple[Path, ...]:
-    return ()
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One kind of step: a process ``python -m oapl_core.<verb> RUN_DIR``."""
-
-    word: str
-    """Name that a person gives the stage, in titles and after ``--redo``."""
-    verb: str
-    """Module below ``oapl_core``; its name stands in the ledger, so it outlives a renaming of ``word``."""
-    makes: tuple[str, ...] = ()
-    """Beginnings of the names of its artifacts; those of a stage of a round lie below the round's folder."""
-    of_round: bool = False
-    """Whether each round has one."""
-    also_makes: tuple[str, ...] = ()
-    """Artifacts that a redo puts aside with the others, but that a finished step need not have."""
-    reads: Places = _nothing
-    """Files that the stage cannot do without and a rule of `oapl clean` may have removed."""
-    decided_by: tuple[str, ...] = ()
-    """Settings that its artifacts depend on; a fork that shares them must have the same."""
-    scratch: Places = _nothing
-    """Files that an unfinished process would resume from."""
-    gpus: Literal["engine_gpus", "trainer_gpus"] | None = None
-    """GPUs of `[pipeline]` that the stage gets."""
-    retries: int = 1
-    """Number of times that a failed process is started again."""
-    needs: tuple[Literal["gpu", "sandbox"], ...] = ()
-    """Devices that Prefect's tag limits (``oapl-gpu``, ``oapl-sandbox``) count."""
-
-    @property
-    def title(self) -> str:
-        """For people: the word with spaces."""
-        return self.word.replace("-", " ")
-
-    def outputs(self, number: int | None) -> tuple[str, ...]:
-        """Return beginnings of the names of its artifacts in the ledger."""
-        folder = f"{round_name(number)}/" if number is not None else ""
-        return tuple(folder + name for name in self.makes)
-
-
-def _start(run: Run, number: int) -> tuple[Path, ...]:
-    # The base model is no artifact, so no rule removes it.
-    return (run.policy(number),) if number else ()
-
 
 def _sampled_with(run: Run, number: int) -> tuple[Path, ...]:
-    return _start(run, run.config.sampling_round(number))
+    return start_of(run, run.config.sampling_round(number))
 
 
 def _judged(run: Run, number: int) -> tuple[Path, ...]:
@@ -83,13 +31,13 @@ def _judged(run: Run, number: int) -> tuple[Path, ...]:
 
 
 def _trained_on(run: Run, number: int) -> tuple[Path, ...]:
-    return run.groups(number), *_start(run, number), *_sampled_with(run, number)
+    return run.groups(number), *start_of(run, number), *_sampled_with(run, number)
 
 
-def _measured(run: Run, number: int) -> tuple[Path, ...]:
+def _answered(run: Run, number: int) -> tuple[Path, ...]:
     # its own answers too: results are made of all of them
-    places = *map(run.evaluations, run.config.interim_rounds), run.evaluations()
-    return *(path for k in range(number + 1) for path in _start(run, k)), run.checkpoints(number), *places
+    places = map(run.evaluations, run.config.evaluated_rounds)
+    return *(path for k in range(number + 1) for path in start_of(run, k)), run.checkpoints(number), *places
 
 
 BASE_MODEL = Stage("base-model", "pretraining.pretrain", ("base_model.json",), needs=("gpu",))
@@ -116,6 +64,7 @@ SAMPLING = Stage(
     gpus="engine_gpus",
     retries=2,  # engines die of what other processes do to a GPU, and finished parts stay
     needs=("gpu",),
+    room="rollouts",
 )
 VERIFICATION = Stage(
     "verification",
@@ -126,6 +75,7 @@ VERIFICATION = Stage(
     decided_by=("verifier", "reward"),
     retries=2,
     needs=("sandbox",),
+    room="verdicts",
 )
 GROUPS = Stage(
     "groups",
@@ -135,6 +85,7 @@ GROUPS = Stage(
     reads=lambda run, number: (*_judged(run, number), *map(run.groups, run.config.groups_before(number))),
     decided_by=tuple(f"rounds.{{round}}.{key}" for key in ("keep", "pass_rate", "truncated", "replay")),
     retries=0,
+    room="groups",
 )
 TRAINING = Stage(
     "training",
@@ -147,24 +98,15 @@ TRAINING = Stage(
     gpus="trainer_gpus",
     needs=("gpu",),
 )
-INTERIM = Stage(
-    "interim-evaluation",
-    "evaluation.interim",
-    (f"{EVALUATION_DIR}/",),
-    of_round=True,
-    reads=lambda run, number: _start(run, number + 1),
-    scratch=lambda run, number: tuple(run.evaluations(number).glob(f"*/{ROLLOUTS_DIR}/{IN_FLIGHT}")),
-    retries=2,
-    needs=("gpu", "sandbox"),
-)
 EVALUATION = Stage(
     "evaluation",
     "evaluation.evaluate",
     (f"{EVALUATION_DIR}/",),
-    reads=_measured,
-    scratch=lambda run, _: tuple(run.evaluations().glob(f"*/{ROLLOUTS_DIR}/{IN_FLIGHT}")),
+    reads=_answered,
+    scratch=lambda run, _: unfinished_answers(run, None),
     retries=2,
     needs=("gpu", "sandbox"),
+    room="evaluation",
 )
 REPORT = Stage("report", "reports.write", ("report",), retries=0)
 
@@ -186,6 +128,8 @@ _BY_HAND = (
     Stage("export", "oapl_extras.exchange.export", reads=_judged),
 )
 """Stages that a person starts, outside of the plan."""
+OPTIONAL: tuple[Stage, ...] = tuple(plugins.resolve("stage", name) for name in plugins.names("stage"))
+"""Stages that come after some rounds, where settings ask for them."""
 _BEFORE_ROUNDS = (BASE_MODEL, FETCHED_MODEL, PREPARATION)
 _OF_ROUNDS = (*OF_A_ROUND, *(stage for source in sources() for stage in of_rows(source)))
-BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *_OF_ROUNDS, INTERIM, EVALUATION, REPORT, *_BY_HAND)}
+BY_VERB = {one.verb: one for one in (*_BEFORE_ROUNDS, *_OF_ROUNDS, *OPTIONAL, EVALUATION, REPORT, *_BY_HAND)}

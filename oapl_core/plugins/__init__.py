@@ -38,12 +38,14 @@ Kind = Literal[
     "problem_sets",
     "question",
     "reward",
+    "room",
     "row_file",
     "rows",
     "runner",
     "sampler",
     "section",
     "setting",
+    "stage",
     "store",
     "test_rules",
     "toolchain",
@@ -168,6 +170,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "problem_sets": {"published": "oapl_extras.problem_sets.published:Published"},
     "question": {"languages": "oapl_core.languages.on_this_machine:tools"},
     "reward": {},
+    "room": {name: f"oapl_core.planning.room:{name}" for name in ("rollouts", "verdicts", "groups", "evaluation")}
+    | {"interim-evaluation": "oapl_extras.interim.stage:room"},
     "row_file": {
         ".json": "oapl_core.problems.row_files:json_rows",
         ".json.gz": "oapl_core.problems.row_files:json_rows",
@@ -208,6 +212,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "stop": "oapl_extras.stop.costs:costs",
         "training.deepspeed": "oapl_core.settings.decided_elsewhere:deepspeed",
     },
+    "stage": {"interim-evaluation": "oapl_extras.interim.stage:INTERIM"},
     "store": {
         "folder": "oapl_core.run_folder.parts:FolderParts",
         "mirror": "oapl_extras.remote.mirror_parts:MirrorParts",

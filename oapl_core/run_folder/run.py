@@ -363,10 +363,6 @@ class Run(Recorded):
         number = len(self.config.rounds) - 1 if number is None else number
         return self.round_dir(number) / EVALUATION_DIR / self._objective(number)
 
-    def interim(self, number: int) -> Path:
-        """Return the file of what was measured after round ``number``, during the run."""
-        return self.evaluations(number).with_suffix(".json")
-
     def evaluation(self) -> Path:
         """Return the file of every held-out and validation row of the run (tables.EVALUATIONS)."""
         return self.evaluations().with_suffix(".parquet")

@@ -1,6 +1,7 @@
 """How checkpoints are measured: the settings of evaluation, with their defaults, units and sources."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -47,6 +48,34 @@ class EvaluationConfig(AskingConfig):
     """Held-out problems that are asked after a round, in whole parts of at most 256 answers, so perhaps some more. They
     are spread over all of them, and the same in every round; unset: all.
     """
+
+    at_the_end: ClassVar[Mapping[str, None]] = {"every_rounds": None, "heldout_problems": None}
+    """Values that leave evaluation to the end of the run."""
+
+    def before_the_end(self, rounds: int) -> tuple[int, ...]:
+        """Return those of so many rounds after which a checkpoint is measured, but the last."""
+        return tuple(range(self.every_rounds - 1, rounds - 1, self.every_rounds)) if self.every_rounds else ()
+
+    def fitting(self, rounds: int) -> dict[str, int | None]:
+        """Return settings that measure as often, where it can be, in a run of so many rounds."""
+        every = min(self.every_rounds or 0, rounds - 1) or None
+        return {"every_rounds": every, "heldout_problems": every and self.heldout_problems}
+
+    def check(self, rounds: int) -> None:
+        """Refuse what does not go with so many rounds.
+
+        Raises:
+            ValueError: nothing would be measured before the end, or a subset is given for it.
+        """
+        if self.every_rounds and not self.before_the_end(rounds):
+            most = rounds - 1
+            raise ValueError(
+                f"evaluation.every_rounds = {self.every_rounds} is past the end: the run has {rounds} rounds, and the "
+                "last is measured at the end of the run; "
+                + (f"give at most {most}, or leave it out" if most else "leave it out")
+            )
+        if self.heldout_problems and not self.every_rounds:
+            raise ValueError("evaluation.heldout_problems is of evaluations after rounds: give evaluation.every_rounds")
 
     @model_validator(mode="after")
     def _not_on_what_is_reported(self) -> Self:

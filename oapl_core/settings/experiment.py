@@ -212,15 +212,7 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _measured_before_its_end(self) -> Self:
-        if self.evaluation.every_rounds and not self.interim_rounds:
-            most = len(self.rounds) - 1
-            raise ValueError(
-                f"evaluation.every_rounds = {self.evaluation.every_rounds} is past the end: the run has "
-                f"{len(self.rounds)} rounds, and the last is measured at the end of the run; "
-                + (f"give at most {most}, or leave it out" if most else "leave it out")
-            )
-        if self.evaluation.heldout_problems and not self.evaluation.every_rounds:
-            raise ValueError("evaluation.heldout_problems is of evaluations after rounds: give evaluation.every_rounds")
+        self.evaluation.check(len(self.rounds))
         return self
 
     @model_validator(mode="after")
@@ -381,10 +373,9 @@ class Experiment(Settings):
         return number + 1 < len(self.rounds) and self.continues_optimizer(number + 1)
 
     @property
-    def interim_rounds(self) -> tuple[int, ...]:
-        """Rounds after which the newest checkpoint is measured, before the end of the run."""
-        every = self.evaluation.every_rounds
-        return tuple(range(every - 1, len(self.rounds) - 1, every)) if every else ()
+    def evaluated_rounds(self) -> tuple[int, ...]:
+        """Rounds after which checkpoints are measured, in order; the last of all is that of the run's end."""
+        return *self.evaluation.before_the_end(len(self.rounds)), len(self.rounds) - 1
 
     @property
     def earlier_checkpoints(self) -> int:

@@ -23,6 +23,7 @@ from oapl_core.planning.plan import Step, conclusion, finished, preparation, rou
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.evaluation import EvaluationConfig
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import (
     FORMAT,
@@ -40,8 +41,6 @@ REPORTING = Step("report of the comparison", "oapl_extras.compare.together", Non
 _RECORD = "compare.json"
 _PLACES = {"runs_dir", "cache_dir", "engine_python", "mirror", "time_limits_h", "report", "fleet"}
 """Settings of an arm that may change: they do not say what it is."""
-_AT_THE_END = {"every_rounds": None, "heldout_problems": None}
-"""Evaluation of an arm, whose earlier rounds are the common run's."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,8 @@ class Comparison(Recorded):
             "stop": {},
             "objective": arm.objective.model_dump(mode="json"),
             "training": training,
-            "evaluation": values["evaluation"] | _AT_THE_END | config.evaluation,
+            # its earlier rounds are the common run's
+            "evaluation": values["evaluation"] | {**EvaluationConfig.at_the_end} | config.evaluation,
             "rounds": [*values["rounds"][:number], whole],
         }
         # other epochs read the same groups; another filter needs its own

@@ -154,7 +154,7 @@ def _judged_parts(record: RunRecord) -> list[tuple[Path, str]]:
     """List parts of held-out rollouts that have verdicts, each with its checkpoint."""
     found = list[tuple[Path, str]]()
     run = record.run
-    places = [*map(run.evaluations, run.config.interim_rounds), run.evaluations()]
+    places = map(run.evaluations, run.config.evaluated_rounds)
     for part in (part for place in places for part in parts_below(place)):
         label, _, split = part.parents[1].name.rpartition("_")
         if split == "heldout" and record.entry(part) and record.entry(verdicts_on(part)):

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oapl_core.planning.model_size import ModelSize
-from oapl_core.planning.preflight import ANSWER_BYTES_PER_TOKEN, EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
 from oapl_core.planning.recomputation import recomputed_share
-from oapl_core.planning.stages import EVALUATION, SAMPLING
+from oapl_core.planning.room import ANSWER_BYTES_PER_TOKEN, EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
+from oapl_core.planning.stages import EVALUATION, OPTIONAL, SAMPLING
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.training import OPTIMISER_BYTES
@@ -235,8 +235,9 @@ def _evaluation(experiment: Experiment, model: ModelSize, problems: ProblemCount
     settings, epochs = experiment.evaluation, experiment.rounds[-1].epochs
     checkpoints = experiment.earlier_checkpoints + (epochs if settings.choose_on == "heldout" else 1)
     answers = problems.heldout * settings.heldout_samples * checkpoints
-    # held-out answers after a round are those of the end
-    answers += problems.validation * settings.validation_samples * (epochs + len(experiment.interim_rounds))
+    answers += problems.validation * settings.validation_samples * epochs
+    asked = {"validation": problems.validation, "heldout": problems.heldout}
+    answers += sum(stage.answers(experiment, asked) for stage in OPTIONAL)
     tokens = answers * _answer_tokens(experiment, settings.max_tokens)
     hours = _sampling_hours(experiment, model, answers, settings.max_tokens, EVALUATION.verb)
     return EvaluationEstimate(checkpoints, answers, tokens, hours)

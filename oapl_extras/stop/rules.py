@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from oapl_core.devices import visible_gpus
 from oapl_core.errors import ConfigError
+from oapl_core.planning.measurements import deciding
 from oapl_core.planning.stages import BY_VERB
 from oapl_core.reports.alarms import alarms
-from oapl_core.run_folder.by_round import deciding
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_extras.stop.costs import Costs
@@ -62,7 +62,7 @@ def refuse_idle(run: Run) -> None:
     if (stop.judge_calls or stop.judge_tokens) and not (config.reward and config.reward.judge):
         name = "judge_calls" if stop.judge_calls else "judge_tokens"
         raise ConfigError(f"stop.{name} can never end this run: no [reward.judge] is asked; leave it out")
-    measured = len(config.interim_rounds)
+    measured = len(config.evaluated_rounds) - 1
     if stop.without_gain is not None and stop.without_gain >= measured:
         raise ConfigError(
             f"stop.without_gain = {stop.without_gain} can never end this run: it has {measured} evaluations before its "

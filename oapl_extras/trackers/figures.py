@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oapl_core.planning.measurements import measurements
 from oapl_core.plugins import resolve
-from oapl_core.run_folder.by_round import by_round
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.run_folder.run_record import RunRecord, metric_lines
@@ -71,20 +71,9 @@ def _stage_rows(record: RunRecord) -> Iterator[Row]:
             yield _round(record, number)
     if ended := len(record.stages):
         yield Row("costs", ended, resolve("setting", "stop")(run).figures, str(ended))
-    details = record.details(run.evaluation())
-    yield from _interim_rows(run, heldout_is_told=bool(details))
-    for axis, first in (("heldout", 0), ("validation", 1)):
-        for step, one in enumerate(details.get(axis, {}).values(), start=first):
-            yield _evaluated(axis, step, one)
-
-
-def _interim_rows(run: Run, heldout_is_told: bool) -> Iterator[Row]:
-    """Yield rows of what was measured during the run; ``heldout_is_told``: the end's own rows have those of all."""
-    heldout = "heldout_subset" if run.config.evaluation.heldout_problems else "heldout"
-    for one in by_round(run):
-        axis = heldout if one.split == "heldout" else f"{one.split}_by_round"
-        if axis != "heldout" or not heldout_is_told:
-            yield _evaluated(axis, one.rounds_trained, one.measures)
+    # of two at one place the later counts: it has all of the problems
+    measured = {(one.axis, one.step): one.measures for one in measurements(run)}
+    yield from (_evaluated(axis, step, one) for (axis, step), one in measured.items())
 
 
 def _evaluated(axis: str, step: int, one: Mapping[str, Any]) -> Row:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oapl_core import tables
+from oapl_core.planning.measurements import during
 from oapl_core.planning.plan import Step, finished, steps, times
 from oapl_core.progress import PREFIX, Reading
 from oapl_core.reports.blocks import shortened
-from oapl_core.run_folder.by_round import RoundMeasures, by_round
 from oapl_core.run_folder.lock import PATIENCE_S, owner
+from oapl_core.run_folder.measurement import Measurement
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord, frame, metric_lines
 from oapl_core.turns import OF_TOKENS, sampled_tokens
@@ -99,7 +100,7 @@ class Look:
     losses: Sequence[float]
     """Losses of the newest training round, one for each of at most 60 equal stretches of its steps."""
     samples: Sequence[LiveSample]
-    measured: Sequence[RoundMeasures] = ()
+    measured: Sequence[Measurement] = ()
     """Checkpoints that were measured during the run, by round."""
 
     @property
@@ -148,7 +149,7 @@ class LiveRun:
             rounds=[one for one in rounds if one.rollouts],
             losses=self._losses(),
             samples=self._newest_samples(record),
-            measured=tuple(by_round(self.run)),
+            measured=tuple(during(self.run)),
         )
 
     def _holder(self) -> str:

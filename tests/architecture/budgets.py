@@ -42,6 +42,10 @@ FEATURES = {
         r"\bStopConfig\b|\bStopped\b|oapl_extras\.stop",
         ("oapl_extras/stop", "operation/stop"),
     ),
+    "evaluation during the run": (
+        r"(?i)interim|\bevaluation\.(every_rounds|heldout_problems)\b|\b(before_the_end|at_the_end)\b",
+        ("oapl_extras/interim", "settings/evaluation"),
+    ),
     "filters": (r"\bpass_rate\b|\b(own_)?filters\b", ("oapl_core/groups", "oapl_extras/filters")),
 }
 """Words of a feature, and parts of the paths that are its own."""

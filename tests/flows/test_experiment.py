@@ -20,14 +20,14 @@ pytestmark = pytest.mark.usefixtures("prefect")
 PLAYER = """
 import pathlib, sys
 from oapl_core.run_folder.run import Run
-from oapl_core.planning.plan import steps
+from oapl_core.planning.plan import module_of, steps
 verb, run = sys.argv[2].removeprefix("oapl_core."), Run.open(pathlib.Path(sys.argv[3]))
 number = int(sys.argv[5]) if len(sys.argv) > 5 else None
 if "--follow" in sys.argv:
     with open(run.root / "beside", "a") as beside:
         beside.write(f"{verb} round {number}\\n")
     sys.exit(1 if (run.root / "fail beside").exists() else 0)
-step = next(s for s in steps(run.config) if (s.verb, s.round) == (verb, number))
+step = next(s for s in steps(run.config) if (module_of(s.verb), s.round) == (sys.argv[2], number))
 with open(run.root / "calls", "a") as calls:
     calls.write(step.label + "\\n")
 failures = run.root / "fail"

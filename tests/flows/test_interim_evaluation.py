@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import polars as pl
 import pytest
 
+from oapl_core.planning.measurements import deciding
 from oapl_core.planning.plan import finished, steps
-from oapl_core.run_folder.by_round import deciding
 from oapl_core.run_folder.run import Run
+from oapl_extras.interim.stage import results
 from tests.whole_run import kill_when, made_more_than_once, oapl, small_demo
 
 STEP = "round 0: interim evaluation"
@@ -53,7 +54,7 @@ def test_the_first_number_is_there_before_the_second_round_samples(story: Story)
 
 def test_the_end_has_the_numbers_of_the_first_and_the_report_shows_them(story: Story) -> None:
     run = story.run
-    during = run.ledger.artifacts()[run.name(run.interim(0))].details["heldout"]
+    during = run.ledger.artifacts()[run.name(results(run, 0))].details["heldout"]
     at_the_end = run.ledger.artifacts()[run.name(run.evaluation())].details["heldout"]
     assert during == {name: at_the_end[name] for name in ("base", "round 0")}
     rows = pl.read_parquet(run.evaluation()).filter(split="heldout")

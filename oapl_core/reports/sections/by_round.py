@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from oapl_core.markdown import render
+from oapl_core.planning.measurements import during
 from oapl_core.reports.blocks import Table, decimal, interval, percent, table_of, whole
 from oapl_core.reports.compose import ReportSection
-from oapl_core.run_folder.by_round import RoundMeasures, by_round
+from oapl_core.run_folder.measurement import Measurement
 from oapl_core.run_folder.run_record import RunRecord
 
 
 def section(record: RunRecord, _folder: Path) -> ReportSection | None:
     """Show what was measured after rounds; None where nothing was."""
-    measured = list(by_round(record.run))
+    measured = list(during(record.run))
     if not measured:
         return None
     tables = [_table(split, [one for one in measured if one.split == split]) for split in ("heldout", "validation")]
@@ -20,12 +21,12 @@ def section(record: RunRecord, _folder: Path) -> ReportSection | None:
     return ReportSection(render("by_round.md.jinja", values, "oapl_core.reports.sections"))
 
 
-def _table(split: str, measured: Sequence[RoundMeasures]) -> Table:
-    def rate(one: RoundMeasures) -> tuple[float, float, float]:
+def _table(split: str, measured: Sequence[Measurement]) -> Table:
+    def rate(one: Measurement) -> tuple[float, float, float]:
         mean, low, high = one.measures["pass_at_k"]["1"]
         return mean, low, high
 
-    cells: dict[str, Callable[[RoundMeasures], str]] = {
+    cells: dict[str, Callable[[Measurement], str]] = {
         "checkpoint": lambda one: one.checkpoint,
         "pass@1>": lambda one: percent(rate(one)[0]),
         "95 % interval>": lambda one: interval(*rate(one)[1:]),

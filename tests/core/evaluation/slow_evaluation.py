@@ -8,9 +8,9 @@ The judge is made up, too. Each answer takes OAPL_TEST_ANSWER_S seconds (tests/c
 import sys
 
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.evaluation.interim import interim
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
+from oapl_extras.interim.interim import interim
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.core.rollouts.slow_sampling import Slow
 

@@ -65,7 +65,7 @@ def test_two_processes_ask_each_answer_once_and_conclude_as_one_does(place: Path
     evaluate(alone, MadeUpSampler, JUDGE)
     together = threading.Barrier(2)
     first, second = Paced(together), Paced(together)
-    other = threading.Thread(target=evaluate, args=(Run.open(shared.root), second, JUDGE, 1))
+    other = threading.Thread(target=evaluate, args=(Run.open(shared.root), second, JUDGE), kwargs={"replica": 1})
     other.start()
     evaluate(shared, first, JUDGE)
     other.join(10)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from oapl_core.errors import StageFailed
-from oapl_core.planning.preflight import Need, before_stage, estimate
+from oapl_core.planning.preflight import before_stage, estimate
+from oapl_core.planning.room import Need
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.run import Run
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run

@@ -13,6 +13,7 @@ from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.operation.stop import StopConfig
+from oapl_extras.interim.stage import results
 from oapl_extras.stop.costs import costs
 from oapl_extras.stop.rules import reasons, refuse_idle, without_gain
 from oapl_extras.stop.stopping import Stopping, stopping
@@ -32,9 +33,14 @@ def spend(run: Run, hours: float, gpus: int = 8, label: str = "rollouts.generate
 
 
 def judged(run: Run, number: int, **details: Any) -> None:
-    with run.writing(run.interim(number), {}, {}) as draft:
+    with run.writing(results(run, number), {}, {}) as draft:
         draft.path.write_text("x" * 1000)
         draft.rows, draft.details = 1, details
+
+
+def deciding(number: int, reward: float) -> dict[str, Any]:
+    measured = {f"round {number}": {"mean_reward": reward}}
+    return {"validation": measured, "deciding": {"split": "validation", "mean_reward": reward}}
 
 
 def fired(run: Run) -> list[str]:
@@ -88,9 +94,9 @@ def test_evaluations_without_gain_are_those_since_the_first_best() -> None:
 def test_a_run_without_gain_ends(tmp_path: Path) -> None:
     run = a_run(tmp_path, without_gain=2)
     for number, reward in enumerate((0.2, 0.4, 0.4)):
-        judged(run, number, deciding={"split": "validation", "mean_reward": reward})
+        judged(run, number, **deciding(number, reward))
     assert not fired(run)
-    judged(run, 3, deciding={"split": "validation", "mean_reward": 0.3})
+    judged(run, 3, **deciding(3, 0.3))
     assert fired(run) == ["2 evaluations brought no gain (stop.without_gain = 2)"]
 
 

@@ -1,4 +1,4 @@
-"""``python -m oapl_core.evaluation.interim RUN_DIR --round N``: the newest checkpoint of a run answers its problems.
+"""``python -m oapl_extras.interim.interim RUN_DIR --round N``: the newest checkpoint of a run answers its problems.
 
 The plan has this after the rounds that `evaluation.every_rounds` says, but the last, which `run_end.py` measures. The
 round's last epoch answers all validation problems and the held-out ones, or `evaluation.heldout_problems` of them. With
@@ -8,25 +8,19 @@ seeds and the parts of the run's end, which finds them here and asks nothing aga
 """
 
 import json
-import sys
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from oapl_core.evaluation.answering import Answering
 from oapl_core.evaluation.questions import Target
 from oapl_core.evaluation.results import measures_of
 from oapl_core.evaluation.run_end import base, checkpoint, questions, target
-from oapl_core.evaluation.workers import REPLICA, Replica, Start, VerifierFactory, Workers
+from oapl_core.evaluation.workers import OPTIONS, Place, Start, VerifierFactory, Workers, workers_of
 from oapl_core.progress import say
-from oapl_core.rollouts.engine import SamplingEngine
 from oapl_core.run_folder.following import catch_up
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 from oapl_core.verdicts.verifier import Verifier
-
-_VERB = "evaluation.interim"
-_COMMAND = (sys.executable, "-m", f"oapl_core.{_VERB}")
+from oapl_extras.interim.stage import INTERIM, first_of, results
 
 
 def interim(
@@ -34,9 +28,7 @@ def interim(
     number: int,
     start: Start | None = None,
     verifier: VerifierFactory = Verifier,
-    replica: int = 0,
-    command: Sequence[str] = _COMMAND,
-    share: int = 1,
+    **place: Unpack[Place],
 ) -> None:
     """Evaluate what round ``number`` made; what is finished is kept.
 
@@ -45,21 +37,16 @@ def interim(
         number: round, counted from 0; the plan evaluates after it.
         start: what to sample with, unset the real engine; tests give a made-up sampler.
         verifier: what to judge with.
-        replica: which of ``engine.replicas`` this process is; 0 starts the others and writes the measures.
-        command: what starts another replica, without its arguments.
-        share: which of the machines of `fleet.evaluation` this is, counted from 1; only the first writes the measures.
+        place: which of the evaluation's processes this is.
 
     Raises:
         DataError: a checkpoint cannot be used, or is not what was recorded.
         StageFailed: too many answers could not be judged.
     """
-    label = f"{_VERB} round {number}" + ("" if share == 1 else f" share {share}")
-    arguments = (str(run.root), "--round", str(number), "--share", str(share))
-    mine = Replica(replica, (*command, *arguments), run.log(label), share)
-    with Workers(start or partial(SamplingEngine, replica=replica), verifier, mine) as workers:
+    with workers_of(run, INTERIM.verb, ("--round", str(number)), start, verifier, **place) as workers:
         _measure(run, number, workers)
         workers.wait()
-    if mine.concludes:
+    if workers.replica.concludes:
         catch_up(run, say)  # the next training would tell trackers hours later
 
 
@@ -70,7 +57,7 @@ def _measure(run: Run, number: int, workers: Workers) -> None:
         rows = [one.rows() for one in answers]
     if not workers.replica.concludes:
         return
-    path, config = run.interim(number), targets[0].questions.config
+    path, config = results(run, number), targets[0].questions.config
     inputs = run.inputs(file for one in targets for file in one.files)
     settings = {"seed": config.seed, "bootstrap_resamples": config.bootstrap_resamples}
     if not run.is_done(path, inputs, settings):
@@ -93,10 +80,9 @@ def _targets(run: Run, number: int) -> list[Target]:
     # what decides is known first
     found = [target(run, newest, validation)] if validation.prompts else []
     heldout = heldout.fewer(run.config.evaluation.heldout_problems)
-    first = [base(run)] if number == run.config.interim_rounds[0] else []
+    first = [base(run)] if number == first_of(run.config) else []
     return [*found, *(target(run, one, heldout) for one in (*first, newest))]
 
 
 if __name__ == "__main__":
-    share = {"type": int, "default": 1, "help": "which of several machines this is, counted from 1"}
-    raise SystemExit(run_verb(interim, has_round=True, options={"replica": REPLICA, "share": share}))
+    raise SystemExit(run_verb(interim, has_round=True, options=OPTIONS))

@@ -13,17 +13,18 @@ from oapl_core.errors import ConfigError
 from oapl_core.evaluation import questions
 from oapl_core.evaluation.cards.card import read
 from oapl_core.evaluation.evaluate import evaluate
-from oapl_core.evaluation.interim import interim
+from oapl_core.planning.measurements import deciding, during
 from oapl_core.planning.plan import finished, steps, why_unfinished
 from oapl_core.planning.preflight import before_stage
 from oapl_core.planning.preflight import estimate as the_need
 from oapl_core.reports.sections.by_round import section
-from oapl_core.run_folder.by_round import by_round, deciding
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord, parts_below
 from oapl_core.settings.experiment_file import load_experiment, parse_experiment
 from oapl_core.tables import ROLLOUTS, read_table
+from oapl_extras.interim.interim import interim
+from oapl_extras.interim.stage import results
 from oapl_extras.trackers.figures import rows as tracked
 from oapl_extras.watch.live import LiveRun
 from tests.core.evaluation.made_up_verifier import Starts
@@ -43,7 +44,7 @@ def made(folder: Path, prompts: dict[str, Any] | None = None, **evaluation: Any)
 
 
 def details(run: Run, number: int) -> dict[str, Any]:
-    return dict(run.ledger.artifacts()[run.name(run.interim(number))].details)
+    return dict(run.ledger.artifacts()[run.name(results(run, number))].details)
 
 
 def test_the_end_is_that_of_a_run_without_and_nothing_is_asked_twice(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_killed_inside_a_part_it_goes_on_and_ends_as_if_undisturbed(
     assert wait_for(lambda: len(list(pieces.glob("*.piece"))) > 1, 60.0)
     process.kill()
     process.wait()
-    assert not run.interim(0).exists()
+    assert not results(run, 0).exists()
     monkeypatch.setenv("OAPL_TEST_ANSWER_S", "0")
     with logs[1].open("w") as log:
         subprocess.run(again, cwd=root, stdout=log, stderr=log, check=True)
@@ -142,7 +143,7 @@ def test_killed_inside_a_part_it_goes_on_and_ends_as_if_undisturbed(
     assert len(first) + len(second) < 2 * (6 + 2 * 16), "finished answers are kept"
     interim(whole, 0, MadeUpSampler, JUDGE)
     assert details(run, 0) == details(whole, 0)
-    assert run.interim(0).read_bytes() == whole.interim(0).read_bytes()
+    assert results(run, 0).read_bytes() == results(whole, 0).read_bytes()
 
 
 def test_it_is_a_step_after_its_round_and_done_with_its_process(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_trackers_watch_and_report_have_it_before_the_run_ends(tmp_path: Path) -
     curve = {row.step: row for row in tracked(run) if row.axis == "heldout"}
     assert list(curve) == [0, 1, 2], "rounds trained"
     assert [row.step for row in tracked(run) if row.axis == "validation_by_round"] == [1, 2]
-    measured = list(by_round(run))
+    measured = list(during(run))
     assert LiveRun(run).look().measured == tuple(measured)
     shown = section(RunRecord(run), tmp_path)
     assert shown
@@ -211,7 +212,7 @@ def test_what_was_measured_is_made_again_by_its_name(tmp_path: Path) -> None:
     interim(run, 1, MadeUpSampler, JUDGE)
     before = details(run, 1)
     moved = put_aside(run, Again("interim-evaluation", 1), print)
-    assert run.name(run.interim(1)) in moved and not deciding(run)
+    assert run.name(results(run, 1)) in moved and not deciding(run)
     interim(run, 1, MadeUpSampler, JUDGE)
     assert details(run, 1) == before
     with pytest.raises(ConfigError, match="round 0: has no interim-evaluation, but sampling and"):
@@ -221,8 +222,7 @@ def test_what_was_measured_is_made_again_by_its_name(tmp_path: Path) -> None:
 def test_the_example_of_the_page_is_a_plan_that_measures_after_each_round_but_the_last(
     root: Path, tmp_path: Path
 ) -> None:
-    page = (root / "docs/operations/reference.md").read_text()
-    example = page.split("## Evaluation during the run", 1)[1].split("```toml\n", 1)[1].split("```", 1)[0]
+    example = (root / "docs/extras/interim.md").read_text().split("```toml\n", 1)[1].split("```", 1)[0]
     config = load_experiment(root / "deployments/experiments/demo.toml")
     values = config.model_dump(mode="json")
     values["evaluation"] |= tomllib.loads(example)["evaluation"]

@@ -1,0 +1,1 @@
+"""Evaluation during the run (`evaluation.every_rounds`): a stage after rounds (docs/extras/interim.md)."""
