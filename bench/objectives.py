@@ -64,7 +64,8 @@ def made_inputs(trainer: Any) -> Inputs:
     mask_ST = torch.arange(int(lengths.max())) < lengths[:, None]
     log_ratio_ST = torch.randn(mask_ST.shape, generator=torch.Generator().manual_seed(0)) * 0.2 * mask_ST
     inputs: Inputs = trainer._inputs(log_ratio_ST.requires_grad_(), mask_ST, rows, trainer._sizes(rows))
-    return replace(inputs, old_log_ratio_ST=torch.zeros_like(log_ratio_ST))
+    zeros_ST = torch.zeros_like(log_ratio_ST)
+    return replace(inputs, old_log_ratio_ST=zeros_ST, behavior_ST=zeros_ST - 1.0)
 
 
 def own_time(trainer: Any, repetitions: int = 15) -> float:

@@ -42,6 +42,8 @@ class Inputs:
     """ln pi_old - ln b, [S, T]. pi_old is the round's first weights if the objective ``needs_start``. Otherwise it is
     the weights before the first of the steps that share it (``refresh_steps``).
     """
+    behavior_ST: "Tensor | None" = None
+    """ln b of each response token, as in ``log_ratio_ST``; unset in the whole step that ``statistics`` gets."""
     statistics_SK: "Tensor | None" = None
     """These sequences' rows of what the objective's ``statistics`` said of the whole step."""
 

@@ -1,4 +1,4 @@
-"""REINFORCE, group-relative (arXiv 2509.24203, section 1), AsymRE, with a lower baseline (section 4.2), and MaxRL.
+"""REINFORCE, group-relative (arXiv 2509.24203, section 1), AsymRE, with a lower baseline (4.2), MaxRL, W-REINFORCE.
 
     g = (1/N) sum_i A_i grad ln pi(y_i),     A_i = r_i - (mean r - shift)
 
@@ -11,13 +11,19 @@ gradient of ln p to the order of the group's size, REINFORCE's that of p. The au
 compute_maxrl_outcome_advantage) adds 1e-6 to the mean and averages over tokens; this form does not. Of any rewards from
 0 up it is the gradient of ln E r, and A lies between -1 and n - 1. Below 0 the logarithm has no meaning. A mean near 0
 would then make advantages without bound, so such rewards are refused.
+
+W-REINFORCE (arXiv 2506.01347) has no baseline: wrong answers are pushed down with weight 1, correct ones raised with
+0.1 (``weight_right``). 0 is NSR, negative samples alone. Of the paper the abstract and summaries were read.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import NonNegativeFloat
 
 from oapl_core.errors import DataError
 from oapl_core.objectives.group_means import group_mean
 from oapl_core.objectives.method import Method
+from oapl_core.tables import CORRECT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,3 +65,18 @@ class MaxRl(Method):
             )
         mean_S = group_mean(reward_S, group_S)
         return (reward_S.double() - mean_S) / mean_S.where(mean_S > 0, float("inf"))
+
+
+class WReinforce(Method):
+    """REINFORCE without a baseline, whose correct answers weigh less than the others."""
+
+    name: Literal["w_reinforce"] = "w_reinforce"
+    weight_right: NonNegativeFloat = 0.1
+    """Weight of correct answers (paper); 0: wrong ones alone."""
+
+    of_correct: ClassVar[bool] = True
+
+    def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
+        """Return the weight of correct answers, and -1 for the others."""
+        right_S = reward_S >= CORRECT
+        return right_S.double() * self.weight_right - (~right_S).double()

@@ -58,9 +58,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _OBJECTIVES = """
 oapl oapl_variant regressions:a_star_po,dro,opmd group_variance:group_surrogate,rebel,agro reinforce:reinforce,asymre
-pairwise_weighted red:red_drop,red_weight max_at_k reinforce:max_rl topr vespo supervised:sft,rft pairs:dpo,ipo kto
-clipped.grpo:grpo,grpo_token_is,grpo_frozen clipped.rec:rec_one_side,rec_two_side,rec_ring,rec_gspo
-clipped.gspo clipped.gmpo clipped.m2po clipped.bapo clipped.cispo clipped.minpro
+pairwise_weighted red:red_drop,red_weight max_at_k reinforce:max_rl,w_reinforce topr vespo supervised:sft,rft nft
+pairs:dpo,ipo kto clipped.grpo:grpo,grpo_token_is,grpo_frozen clipped.rec:rec_one_side,rec_two_side,rec_ring,rec_gspo
+clipped.gspo clipped.gmpo clipped.m2po clipped.bapo clipped.dppo clipped.sapo clipped.cispo clipped.minpro
 """
 """Modules and the objectives of each, in the order of docs/objectives.md; one whose only objective has its name."""
 

@@ -268,6 +268,7 @@ class Trainer:
         compared_ST, mask_ST = (sent(x_ST, device) for x_ST in (batch.compared_ST, batch.mask_ST))
         log_ratio_ST = self.engine(*batch.given(), last=last) - compared_ST
         inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), sizes)
+        inputs = replace(inputs, behavior_ST=compared_ST)
         if batch.start_ST is not None:
             inputs = replace(inputs, old_log_ratio_ST=sent(batch.start_ST, device) - compared_ST)
         if old:

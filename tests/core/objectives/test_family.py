@@ -112,7 +112,15 @@ def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: M
     for part in (order[:1], order[1:8], order[8:]):
         per_row = {
             name: getattr(step, name)[part]
-            for name in ("log_ratio_ST", "mask_ST", "advantage_S", "reward_S", "group_S", "old_log_ratio_ST")
+            for name in (
+                "log_ratio_ST",
+                "mask_ST",
+                "advantage_S",
+                "reward_S",
+                "group_S",
+                "old_log_ratio_ST",
+                "behavior_ST",
+            )
         }
         piece = replace(step, **per_row, statistics_SK=None if statistics is None else statistics[part])
         loss = objective.loss(piece)
@@ -149,6 +157,12 @@ def bump(x: float) -> float:
     return exp(0.1 * x) / (1 + exp(0.1 * x)) ** 2
 
 
+def gate(x: float, tau: float) -> float:
+    """Derivative of SAPO's gate by ln rho, at ln rho = x."""
+    p = 1 / (1 + exp(-tau * (exp(x) - 1)))
+    return 4 * exp(x) * p * (1 - p)
+
+
 HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("oapl", {"regression_temperature": 0.05}, [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (-0.02 + V1) / 4] * 2),
     # (w - 1)/20 at the wrong answer's w = exp(-.4), and by the chain rule once more w
@@ -181,6 +195,9 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("red_weight", {}, [-exp(0.75) * 0.1875] * 2 + [exp(-0.25) * 0.0625] * 2),
     ("max_at_k", {"k": 2}, [-0.25] * 2 + [1 / 12] * 2),
     ("max_rl", {}, [-0.75] * 2 + [0.25] * 2),
+    ("w_reinforce", {}, [-0.025] * 2 + [0.25] * 2),
+    # one of four is correct: (1 - R/4) 4/3 is above the floor of 1 where R is below 1
+    ("nft", {}, [-0.75 / 7] * 2 + [0.75 / 7 * exp(x) / (4 - exp(x)) for x in (-0.35, -0.05)]),
     # ratios of the answers 1.492 and .670
     (
         "vespo",
@@ -216,6 +233,13 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("m2po", {}, [-A * exp(0.1) / 7, -A * exp(0.3) / 7, 0.0, -B * exp(-0.05) / 7]),
     # good answers carry 59 % of the surrogate at once: bounds stay .6 and 1.2
     ("bapo", {}, [-A * exp(0.1) / 7, 0.0, -B * exp(-0.35) / 7, -B * exp(-0.05) / 7]),
+    # b is .287, .111, .301, .287; pi - b is .030, .039, -.089, -.014
+    (
+        "dppo",
+        {"low": 0.05, "high": 0.035, "square": 0.1},
+        [(-A * exp(0.1) + 0.02) / 7, 0.06 / 7, -0.07 / 7, (-B * exp(-0.05) - 0.01) / 7],
+    ),
+    ("sapo", {}, [*(-A * gate(x, 1.0) / 8 for x in (0.1, 0.3)), *(-B * gate(x, 1.05) / 8 for x in (-0.35, -0.05))]),
     ("cispo", {"largest_ratio": 1.2}, [-A * exp(0.1) / 7, -A * 1.2 / 7, -B * exp(-0.35) / 7, -B * exp(-0.05) / 7]),
     ("minpro", {}, [-A * exp(0.1) / 7, -A * exp(0.4) / 7, -B * exp(-0.35) / 7, -B * exp(-0.4) / 7]),
 ]

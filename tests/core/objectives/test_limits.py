@@ -13,15 +13,18 @@ from oapl_core.errors import DataError
 from oapl_core.objectives import Method
 from oapl_core.objectives.clipped.bapo import Bapo
 from oapl_core.objectives.clipped.cispo import Cispo
+from oapl_core.objectives.clipped.dppo import Dppo
 from oapl_core.objectives.clipped.gmpo import Gmpo
 from oapl_core.objectives.clipped.grpo import Grpo, GrpoFrozen
 from oapl_core.objectives.clipped.gspo import Gspo
 from oapl_core.objectives.clipped.m2po import M2po, first_capped, first_refused
 from oapl_core.objectives.clipped.minpro import Minpro
 from oapl_core.objectives.clipped.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
+from oapl_core.objectives.clipped.sapo import Sapo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.max_at_k import MaxAtK, best_with
+from oapl_core.objectives.nft import Nft
 from oapl_core.objectives.oapl import Oapl
 from oapl_core.objectives.oapl_variant import OaplVariant
 from oapl_core.objectives.pairs import Dpo, Ipo, Paired
@@ -129,6 +132,10 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("M2PO at pi = b", M2po(token_average="sum"), unclipped(Grpo), 1, AT_BEHAVIOR),
     ("BAPO that asks for nothing", Bapo(positive_share=0.0, token_average="sum"), Grpo(clip_low=0.4), 1, S),
     ("CISPO without a bound is unclipped", Cispo(largest_ratio=ALL, token_average="sum"), unclipped(Grpo), 1, S),
+    ("DPPO at pi = b", Dppo(token_average="sum"), unclipped(Grpo), 1, AT_BEHAVIOR),
+    ("SAPO at pi = b", Sapo(token_average="sum"), unclipped(Grpo), 1, AT_BEHAVIOR),
+    ("NFT by the odds at pi = b", Nft(group_weight="odds", token_average="sum"), unclipped(Grpo), 1, AT_BEHAVIOR),
+    ("NFT at pi = b", Nft(token_average="sum"), Reinforce(), 1, AT_BEHAVIOR),
     ("MinPRO of single tokens", Minpro(), Cispo(), 1, SINGLE_TOKENS),
     ("GRPO frozen where pi_start = b", GrpoFrozen(), Grpo(), 1, START_IS_B),
     ("GSPO of single tokens", Gspo(clip_low=0.2, clip_high=0.2), Grpo(), 1, SINGLE_TOKENS),

@@ -16,22 +16,25 @@ from numpy.typing import NDArray
 from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.objectives.clipped.bapo import Bapo
 from oapl_core.objectives.clipped.cispo import Cispo
+from oapl_core.objectives.clipped.dppo import Dppo
 from oapl_core.objectives.clipped.gmpo import Gmpo
 from oapl_core.objectives.clipped.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.clipped.gspo import Gspo
 from oapl_core.objectives.clipped.m2po import M2po
 from oapl_core.objectives.clipped.minpro import Minpro
 from oapl_core.objectives.clipped.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
+from oapl_core.objectives.clipped.sapo import Sapo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
 from oapl_core.objectives.kto import Kto
 from oapl_core.objectives.max_at_k import MaxAtK
+from oapl_core.objectives.nft import Nft
 from oapl_core.objectives.oapl import Oapl
 from oapl_core.objectives.oapl_variant import OaplVariant
 from oapl_core.objectives.pairs import Dpo, Ipo
 from oapl_core.objectives.pairwise_weighted import PairwiseWeighted
 from oapl_core.objectives.red import RedDrop, RedWeight
 from oapl_core.objectives.regressions import AStarPo, Dro, Opmd
-from oapl_core.objectives.reinforce import AsymRe, MaxRl, Reinforce
+from oapl_core.objectives.reinforce import AsymRe, MaxRl, Reinforce, WReinforce
 from oapl_core.objectives.supervised import Rft, Sft
 from oapl_core.objectives.topr import Topr
 from oapl_core.objectives.vespo import Vespo
@@ -54,6 +57,12 @@ class Scene:
         lengths: Array = self.mask.sum(1).astype(float)
         return lengths
 
+    @property
+    def behavior(self) -> Array:
+        """ln b of each token: far enough below 0 that no ratio of a scene takes pi above 1."""
+        found: Array = -(1.2 + np.abs(self.start)) * self.mask
+        return found
+
     def rows(self, chosen: Any) -> "Scene":
         return Scene(*(a[chosen] for a in (self.x, self.mask, self.reward, self.group, self.start)))
 
@@ -68,6 +77,7 @@ class Scene:
             group,
             StepSizes(len(self.x), len(np.unique(self.group)), int(self.mask.sum())),
             torch.from_numpy(self.start),
+            torch.from_numpy(self.behavior),
         )
 
 
@@ -294,6 +304,39 @@ def bapo(x: Array, at: Array, s: Scene, o: Bapo) -> float:
     return tokens(a * np.exp(x) * kept, s, o.token_average)
 
 
+def dppo(x: Array, at: Array, s: Scene, o: Dppo) -> float:
+    """As the authors' code: allowed upwards, or downwards, by a difference of probabilities or a binary KL."""
+    a, b, pi = grpo_advantage(s)[:, None], np.exp(s.behavior), np.exp(s.behavior + at)
+    if o.divergence == "tv":
+        up, down = pi - b <= o.high, pi - b >= -o.low
+    else:
+        kl = b * (np.log(b) - np.log(pi)) + (1 - b) * np.log((1 - b + 1e-13) / (1 - pi + 1e-13))
+        up, down = (kl <= o.high) | (pi <= b), (kl <= o.low) | (pi >= b)
+    weight = a * np.minimum(np.exp(at), o.largest_ratio or np.inf) * np.where(a > 0, up, down)
+    return tokens(weight * x - o.square * x**2, s, o.token_average)
+
+
+def sapo(x: Array, s: Scene, o: Sapo) -> float:
+    a = grpo_advantage(s)[:, None]
+    tau = np.where(a > 0, o.temperature_better, o.temperature_worse)
+    return tokens(a * 4 / tau / (1 + np.exp(-tau * (np.exp(x) - 1))), s, o.token_average)
+
+
+def nft(x: Array, at: Array, s: Scene, o: Nft) -> float:
+    """Answer by answer; below the floor the derivative is that of the likelihood over the floor."""
+    p = of_group(s, lambda r: np.full(len(r), (r >= 1).mean()))
+    value = np.zeros_like(x)
+    for i in range(len(x)):
+        if not 0 < p[i] < 1:
+            continue
+        w = 1 - p[i] if o.group_weight == "wrong" else np.sqrt((1 - p[i]) / p[i])
+        likelihood, held = ((1 - p[i] * np.exp(y[i])) / (1 - p[i]) for y in (x, at))
+        with np.errstate(invalid="ignore"):
+            ln = np.where(held < o.least, np.log(o.least) + (likelihood - held) / o.least, np.log(likelihood))
+        value[i] = w * (x[i] if s.reward[i] == 1 else o.weight_wrong * ln)
+    return tokens(value, s, o.token_average)
+
+
 def cispo(x: Array, at: Array, s: Scene, o: Cispo) -> float:
     a = grpo_advantage(s)[:, None]
     return tokens(a * np.minimum(np.exp(at), o.largest_ratio) * x, s, o.token_average)
@@ -381,6 +424,14 @@ CASES: list[tuple[Method, Transcription]] = [
     (RedWeight(weight_temperature=0.5), lambda x, at, s: policy_gradient(np.exp(centred(s) / 0.5) * centred(s), x, s)),
     (MaxAtK(k=3), lambda x, at, s: best_of(x, s, 3)),
     (MaxRl(), lambda x, at, s: max_rl(x, s)),
+    *(
+        (o, lambda x, at, s, o=o: policy_gradient(np.where(s.reward == 1, o.weight_right, -1.0), x, s))
+        for o in (WReinforce(), WReinforce(weight_right=0.0))
+    ),
+    *(
+        (o, lambda x, at, s, o=o: nft(x, at, s, o))
+        for o in (Nft(), Nft(group_weight="odds", least=0.9, weight_wrong=0.5, token_average="sequence"))
+    ),
     *((o, lambda x, at, s, o=o: vespo(x, at, s, o)) for o in (Vespo(), Vespo(power=1.0, token_average="sum"))),
     *(
         (o, lambda x, at, s, o=o: preferences(x, s, lambda d: float(np.log1p(np.exp(-o.beta * d)))))
@@ -435,6 +486,15 @@ CASES: list[tuple[Method, Transcription]] = [
             Bapo(first="low", positive_share=0.52, high_to=1.4, largest_ratio=1.1),
         )
     ),
+    *(
+        (o, lambda x, at, s, o=o: dppo(x, at, s, o))
+        for o in (
+            Dppo(low=0.03, high=0.05, largest_ratio=1.2),
+            Dppo(divergence="kl", low=0.005, high=0.01, token_average="sequence"),
+            Dppo(low=0.05, square=0.2, largest_ratio=None),
+        )
+    ),
+    *((o, lambda x, at, s, o=o: sapo(x, s, o)) for o in (Sapo(), Sapo(temperature_worse=3.0, token_average="batch"))),
     (Cispo(largest_ratio=1.2), lambda x, at, s: cispo(x, at, s, Cispo(largest_ratio=1.2))),
     (Minpro(largest_ratio=1.1), lambda x, at, s: minpro(x, at, s, Minpro(largest_ratio=1.1))),
 ]

@@ -173,7 +173,8 @@ def _no_inputs(trainer: Trainer) -> Inputs:
     """Two columns of zeros for the first group, to see what an objective reports."""
     rows = (trainer.group_S == trainer.group_S[0]).nonzero()[:, 0].tolist()
     zeros = torch.zeros(len(rows), 2)
-    return replace(trainer._inputs(zeros, zeros == 0, rows, trainer._sizes(rows)), old_log_ratio_ST=zeros)
+    made = trainer._inputs(zeros, zeros == 0, rows, trainer._sizes(rows))
+    return replace(made, old_log_ratio_ST=zeros, behavior_ST=zeros - 1)
 
 
 def test_steps_of_whole_groups_are_equally_many_in_every_epoch() -> None:
