@@ -1,4 +1,4 @@
-"""Step time of every objective against OAPL's: ``python -m bench.objectives [--rounds N]``.
+"""Step time of every objective against OAPL's: ``python -m bench.objectives [--rounds N] [--only WORD ...]``.
 
 One process, one model, one batch of rollouts (lengths log-normal), the real engine; a whole optimiser step of each
 objective in turn, several rounds of that, the order turned by one each round. Prints one JSON line for each objective:
@@ -20,10 +20,31 @@ from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import Inputs, Method, shipped
 
 SEQUENCES, BUDGET, RATE = 8, 1024, 1e-7
-OBJECTIVES: list[Method] = [kind.model_validate({}) for kind in shipped().values()]
+TAPERED = {"name": "oapl_variant", "divergence": "tapered"}
+FORMS: list[dict[str, Any]] = [
+    TAPERED,
+    {"name": "oapl_variant", "divergence": "asymmetric", "regression_temperature_below": 0.3},
+    {"name": "oapl_variant", "anchors_good": False},
+    {"name": "oapl_variant", "learns_from_bad": False},
+    {**TAPERED, "anchors_good": False},
+    {**TAPERED, "taper_margin": 1.0},
+    {**TAPERED, "taper_length_exponent": 0.5},
+    {**TAPERED, "taper_of": "token"},
+    {**TAPERED, "value": "tapered"},
+    {"name": "topr", "value": "log_mean_exp"},
+]
+"""Forms of one objective that compute something else."""
 
 
-def trainers(folder: Path) -> dict[str, Any]:
+def measured(words: list[str]) -> dict[str, Method]:
+    """OAPL, every objective with its defaults, and the forms, by label; some words choose those that have one."""
+    every = [*({"name": name} for name in shipped()), *FORMS]
+    labels = {" ".join([one["name"], *(f"{k}={v}" for k, v in one.items() if k != "name")]): one for one in every}
+    chosen = [label for label in labels if label == "oapl" or not words or any(word in label for word in words)]
+    return {label: shipped()[labels[label]["name"]].model_validate(labels[label]) for label in chosen}
+
+
+def trainers(folder: Path, objectives: dict[str, Method]) -> dict[str, Any]:
     """One for each objective, around one engine."""
     from oapl_core.training.engine import TrainingEngine
     from oapl_core.training.examples import read_examples
@@ -42,7 +63,7 @@ def trainers(folder: Path) -> dict[str, Any]:
     engine = TrainingEngine(Policy(load_model(model_dir).model, 1.0, training.logprob_chunk), training)
     with_start = replace(examples, start=reference_rows(make_job(run, 0), engine, examples))
     return {
-        objective.name: Trainer(
+        label: Trainer(
             engine=engine,
             objective=objective,
             examples=with_start if objective.needs_start else examples,
@@ -51,7 +72,7 @@ def trainers(folder: Path) -> dict[str, Any]:
             round_number=0,
             epochs=1,
         )
-        for objective in OBJECTIVES
+        for label, objective in objectives.items()
     }
 
 
@@ -84,10 +105,12 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="those whose label has one of the words")
+    given = parser.parse_args()
+    rounds: int = given.rounds
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        made = trainers(Path(folder))
+        made = trainers(Path(folder), measured(given.only))
         names, batch = list(made), list(range(SEQUENCES))
         lengths = made["oapl"].examples.lengths
         seconds: dict[str, list[float]] = {name: [] for name in names}

@@ -171,6 +171,24 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
         {"regression_temperature": 0.05, "divergence": "tapered"},
         [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (0.05 * (exp(-0.4) - 1) + V1) * exp(-0.4) / 4] * 2,
     ),
+    # the wrong answer's two tokens, of ratios exp(-.35) and exp(-.05), each with its own factor
+    (
+        "oapl_variant",
+        {"regression_temperature": 0.05, "divergence": "tapered", "taper_of": "token"},
+        [0.1 * (0.02 - (1 - V1)) / 4] * 2
+        + [0.1 * (0.05 * (exp(-0.35) + exp(-0.05) - 2) + V1) * exp(x) / 4 for x in (-0.35, -0.05)],
+    ),
+    # .4 nats below b, of which .1 are free and the rest weigh as their half
+    (
+        "oapl_variant",
+        {
+            "regression_temperature": 0.05,
+            "divergence": "tapered",
+            "taper_margin": 0.1,
+            "taper_length_exponent": 1.0,
+        },
+        [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (0.05 * (2 * exp(-0.15) - 2.1) + V1) * exp(-0.15) / 4] * 2,
+    ),
     (
         "oapl_variant",
         {"regression_temperature": 0.05, "divergence": "asymmetric", "regression_temperature_below": 0.2},
@@ -295,6 +313,17 @@ def test_an_objective_that_another_setting_contradicts_is_refused() -> None:
                 (
                     {"divergence": "asymmetric", "regression_temperature_below": 0.3, "anchors_good": False},
                     "divergence 'asymmetric' is an anchor .*: leave anchors_good at true",
+                ),
+                ({"taper_margin": 1.0}, "taper_margin is of divergence 'tapered', and this one is 'kl'"),
+                ({"taper_of": "token"}, "taper_of is of divergence 'tapered', and this one is 'kl'"),
+                ({"value": "tapered"}, "value = 'tapered' is of divergence 'tapered', and this one is 'kl'"),
+                (
+                    {"divergence": "tapered", "taper_of": "token", "taper_length_exponent": 0.5},
+                    "taper_length_exponent is of whole answers: leave it at 0 with taper_of = 'token'",
+                ),
+                (
+                    {"divergence": "tapered", "value": "tapered", "taper_length_exponent": 0.5},
+                    "value 'tapered' is of whole answers' ratios: leave taper_length_exponent and taper_of",
                 ),
                 (
                     {"divergence": "tapered", "learns_from_bad": False},

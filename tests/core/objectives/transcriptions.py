@@ -371,16 +371,34 @@ def oapl(x: Array, at: Array, s: Scene, o: Oapl) -> float:
     return regression(x / s.length[:, None] ** o.length_exponent, s.reward - value, o.regression_temperature)
 
 
+def tapered_value(r: Array, beta: float, margin: float) -> float:
+    """By Newton's method from the worst reward, where the mean of w is 1 or more; it is convex, so never too far."""
+    v, shrink = float(r.min()), np.exp(-margin)
+    for _ in range(200):
+        a = (r - v) / beta
+        w = np.where(a >= -margin, np.exp(a), np.maximum(0, shrink * (1 + a + margin)))
+        slope = np.where(a >= -margin, np.exp(a), np.where(w > 0, shrink, 0.0)).mean() / beta
+        v += (w.mean() - 1) / slope
+    return v
+
+
 def oapl_variant(x: Array, s: Scene, o: OaplVariant) -> float:
-    """Sequence by sequence, with w itself and not its logarithm."""
+    """Sequence by sequence, with ratios themselves and not their logarithms."""
     total, beta, below = 0.0, o.regression_temperature, o.regression_temperature_below or o.regression_temperature
-    for w, a in zip(np.exp(x.sum(1)), s.reward - soft_value(s, o.value_temperature), strict=True):
+    m, value = o.taper_margin, soft_value(s, o.value_temperature)
+    if o.value == "tapered":
+        value = of_group(s, lambda r: tapered_value(r, o.value_temperature, m))
+    for i, a in enumerate(s.reward - value):
         if a <= 0 and not o.learns_from_bad:
             continue
+        scale, ratios = s.length[i] ** o.taper_length_exponent, np.exp(x[i, s.mask[i]])
+        w = ratios.prod()
+        parts = ratios if o.taper_of == "token" else [w]
         if a > 0 and not o.anchors_good:
             total += a * a - 2 * beta * a * np.log(w)
-        elif w < 1 and a < 0 and o.divergence == "tapered":
-            total += (beta * (w - 1) - a) ** 2
+        elif a < 0 and o.divergence == "tapered":
+            f = sum(np.log(v) if v >= np.exp(-m) else scale * ((v * np.exp(m)) ** (1 / scale) - 1) - m for v in parts)
+            total += (beta * f - a) ** 2
         else:
             total += ((beta if w >= 1 else below) * np.log(w) - a) ** 2
     return float(total / len(x))
@@ -409,6 +427,17 @@ CASES: list[tuple[Method, Transcription]] = [
             OaplVariant(regression_temperature=0.3, anchors_good=False, divergence="tapered", value_temperature=0.4),
             OaplVariant(regression_temperature=0.3, learns_from_bad=False),
             OaplVariant(regression_temperature=0.3, learns_from_bad=False, anchors_good=False),
+            OaplVariant(regression_temperature=0.3, divergence="tapered", value="tapered"),
+            OaplVariant(
+                regression_temperature=0.3,
+                divergence="tapered",
+                value="tapered",
+                value_temperature=0.3,
+                taper_margin=0.2,
+            ),
+            OaplVariant(regression_temperature=0.3, divergence="tapered", taper_margin=0.1, taper_length_exponent=0.7),
+            OaplVariant(regression_temperature=0.3, divergence="tapered", taper_of="token"),
+            OaplVariant(regression_temperature=0.3, divergence="tapered", taper_of="token", taper_margin=0.1),
         )
     ),
     (AStarPo(regression_temperature=0.05), lambda x, at, s: regression(x, s.reward - soft_value(s, 0.5), 0.05)),
