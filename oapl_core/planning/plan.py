@@ -24,7 +24,7 @@ from oapl_core.planning.stages import (
 )
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry
-from oapl_core.run_folder.recorded import IMPORTED
+from oapl_core.run_folder.recorded import is_given
 from oapl_core.run_folder.run import VERDICTS_CHOICE, VERDICTS_DIR, Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
@@ -208,7 +208,7 @@ class _Recorded:
     def _wrong(self, entry: ArtifactEntry) -> str | None:
         if entry.artifact not in self._removed and (wrong := damage(self._run.root / entry.artifact, entry)):
             return f"{entry.artifact} {wrong}"
-        if IMPORTED in entry.details:  # done whatever its stage would make it from, as for the stage itself
+        if is_given(entry):  # done whatever its stage would make it from, as for the stage itself
             return None
         other = next((name for name, digest in entry.inputs.items() if not self._is_current(name, digest)), None)
         return other and f"{entry.artifact} was made from another {other}"

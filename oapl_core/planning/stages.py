@@ -118,9 +118,11 @@ def of_rows(source: RowSource | type[RowSource]) -> tuple[Stage, ...]:
     """Return the stages in order of a round whose rows come from ``source``."""
     if source.verb is None:
         return OF_A_ROUND
-    # of the same name as what it takes the place of: the rest of the round is the same
-    decided_by = ("rounds.{round}.rows", *source.decided_by)
-    return Stage(GROUPS.word, source.verb, GROUPS.makes, of_round=True, decided_by=decided_by, retries=0), TRAINING
+    # it takes the place of one stage and of those before it: the rest of the round is the same
+    own, *after = OF_A_ROUND if source.makes_rollouts else OF_A_ROUND[2:]
+    word, decided_by = source.word or own.word, ("rounds.{round}.rows", *source.decided_by)
+    about = Stage(word, source.verb, own.makes, of_round=True, decided_by=decided_by, retries=0, room=source.room)
+    return about, *after
 
 
 _BY_HAND = (

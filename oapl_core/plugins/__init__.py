@@ -171,7 +171,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "question": {"languages": "oapl_core.languages.on_this_machine:tools"},
     "reward": {},
     "room": {name: f"oapl_core.planning.room:{name}" for name in ("rollouts", "verdicts", "groups", "evaluation")}
-    | {"interim-evaluation": "oapl_extras.interim.stage:room"},
+    | {"interim-evaluation": "oapl_extras.interim.stage:room", "import": "oapl_extras.exchange.import_source:room"},
     "row_file": {
         ".json": "oapl_core.problems.row_files:json_rows",
         ".json.gz": "oapl_core.problems.row_files:json_rows",
@@ -179,7 +179,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         ".parquet": "oapl_core.problems.row_files:parquet_rows",
         ".arrow": "oapl_core.problems.row_files:arrow_rows",
     },
-    "rows": {"demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig"},
+    "rows": {
+        "demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig",
+        "imported": "oapl_extras.exchange.import_source:ImportConfig",
+    },
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {
         "servers": "oapl_extras.servers.servers:ServerSampler",

@@ -150,7 +150,7 @@ def known_so_far(run: Run, number: int) -> dict[str, Known]:
     import polars as pl
 
     config, frames = run.config.rounds[number].difficulty, list[pl.DataFrame]()
-    for earlier in (k for k in range(number) if run.config.rounds[k].source.is_sampled):
+    for earlier in (k for k in range(number) if run.config.rounds[k].source.has_rollouts):
         parts = parts_of(run.verdicts(earlier))
         if len(parts) < len(parts_of(run.rollouts(earlier))) or not parts:
             raise DataError(f"{run.verdicts(earlier)}: is not complete, and round {number} draws by it; run again")

@@ -69,7 +69,9 @@ def generate(
         OSError: the disk is full; what was finished before is kept.
     """
     run.check_sampled(number)
-    if _is_imported(run, number):
+    others, folder = run.ledger.artifacts().items(), f"{run.name(run.rollouts(number))}/"
+    by_hand = any(name.startswith(folder) and IMPORTED in entry.details for name, entry in others)
+    if by_hand or not run.config.rounds[number].source.is_sampled:
         say(f"round {number}: the rollouts were imported, nothing is sampled")
         return
     prompts = read_prompts(run, "train")
@@ -187,11 +189,6 @@ def _sampler(run: Run, number: int, replica: int) -> Callable[[Path, EngineConfi
         return partial(plugins.resolve("sampler", "servers"), sampler=run.config.sampler)
     sampling = run.config.of_round(number).sampling
     return partial(SamplingEngine, replica=replica, columns=sampling.columns, temperature=sampling.temperature)
-
-
-def _is_imported(run: Run, number: int) -> bool:
-    folder = f"{run.name(run.rollouts(number))}/"
-    return any(name.startswith(folder) and IMPORTED in e.details for name, e in run.ledger.artifacts().items())
 
 
 def read_prompts(run: Run, split: str) -> Prompts:

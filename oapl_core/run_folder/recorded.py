@@ -34,6 +34,11 @@ def named_policies(details: Mapping[str, Any]) -> set[str]:
     return set[str](details.get(POLICIES, ())).union(*below)
 
 
+def is_given(entry: ArtifactEntry) -> bool:
+    """Tell whether a person imported an artifact by hand, so that no settings of the run say what it is made of."""
+    return IMPORTED in entry.details and not entry.config
+
+
 def temporary(path: Path) -> Path:
     """Return the path of an artifact while it is written."""
     return path.with_name(_TEMPORARY + path.name)
@@ -107,14 +112,13 @@ class Recorded:
     def is_done(self, path: Path, inputs: Mapping[str, str], config: Mapping[str, Any]) -> bool:
         """Tell whether ``path`` is recorded for exactly these inputs and settings and is still the recorded bytes.
 
-        An artifact that would be done but is damaged is named once in the stage's progress. An imported artifact is
+        An artifact that would be done but is damaged is named once in the stage's progress. One imported by hand is
         done whatever its stage would make it from. One removed on purpose is done as long as it would be the same.
         """
         entry = self.ledger.artifacts().get(self.name(path))
         if entry is None:
             return False
-        made_here = IMPORTED not in entry.details
-        if made_here and (dict(entry.inputs) != dict(inputs) or _counted(entry.config) != _plain(config)):
+        if not is_given(entry) and (dict(entry.inputs) != dict(inputs) or _counted(entry.config) != _plain(config)):
             return False
         wrong = None if entry.artifact in self.ledger.removals() else damage(path, entry)
         if wrong and path not in self._named:

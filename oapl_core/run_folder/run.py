@@ -264,16 +264,15 @@ class Run(Recorded):
             raise DataError(f"round {number}: the experiment has rounds 0..{len(self.config.rounds) - 1}")
 
     def check_sampled(self, number: int) -> None:
-        """Refuse a round that the experiment has not, or whose rows nobody sampled.
+        """Refuse a round that the experiment has not, or that has no rollouts of anybody.
 
         Raises:
             DataError: says which it is.
         """
         self.check_round(number)
         source = self.config.rounds[number].source
-        if not source.is_sampled:
-            where = f"(`rounds.{number}.rows`)"
-            raise DataError(f"round {number}: trains on {source.rows_are} {where} and has no rollouts")
+        if not source.has_rollouts:
+            raise DataError(f"round {number}: trains on {source.rows_are} (`rounds.{number}.rows`) and has no rollouts")
 
     def round_dir(self, number: int) -> Path:
         """Folder of round ``number``, counted from 0."""

@@ -188,7 +188,7 @@ class RunRecord:
         settings = self.run.config.rounds[one.number]
         unjudged, untrained = one.rollouts - sum(one.outcomes.values()), settings.epochs - len(one.epochs)
         absent = {
-            "rollouts": not one.rollouts and settings.source.is_sampled,
+            "rollouts": not one.rollouts and settings.source.has_rollouts,
             f"verdicts for {unjudged:,} rollouts": unjudged > 0,
             "groups": one.kept is None,
             f"{untrained} of {settings.epochs} epochs of training": untrained > 0,
@@ -210,7 +210,7 @@ class RunRecord:
     def _round(self, number: int) -> RoundRecord:
         run = self.run
         sampled, source = self._sampled(number), run.config.rounds[number].source
-        if not sampled and source.is_sampled:
+        if not sampled and source.has_rollouts:
             return RoundRecord(number)
         verdicts, groups = self.parts(run.verdicts(number)), self.entry(run.groups(number))
         outcomes = frame(verdicts, tables.VERDICTS, ("outcome",))["outcome"].to_list() if verdicts else []

@@ -296,7 +296,7 @@ class Experiment(Settings):
                 f"objective {objective.name!r} weighs by the ratio of the round's first weights to what sampled; "
                 "it needs training.reference = 'behavior'"
             )
-        if not source.is_sampled and isinstance(objective, Method) and objective.needs_behavior:
+        if not source.has_rollouts and isinstance(objective, Method) and objective.needs_behavior:
             raise ValueError(
                 f"objective {objective.name!r} compares with the policy that sampled, and nobody sampled "
                 f"{source.rows_are}: leave it out, which trains with {source.objective!r}"
@@ -366,7 +366,7 @@ class Experiment(Settings):
         """Return whether round ``number`` begins from the optimiser of the round before it."""
         both = self.rounds[max(0, number - 1) : number + 1]
         is_one_training = self.training.optimizer_state == "continued" and number > 0
-        return is_one_training and all(one.source.is_sampled for one in both)
+        return is_one_training and all(one.source.has_rollouts for one in both)
 
     def leaves_optimizer(self, number: int) -> bool:
         """Return whether round ``number`` leaves its optimiser to a next one."""

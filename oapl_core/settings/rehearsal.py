@@ -12,6 +12,7 @@ from typing import Any
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_experiment
 from oapl_core.settings.rounds import RoundConfig
+from oapl_core.settings.rows.reading import ReadRows
 from oapl_core.shipped import shipped
 
 _SOLUTIONS = shipped("data/demo/solutions.jsonl")
@@ -96,17 +97,22 @@ def _small(one: dict[str, Any], limit: int, own: Experiment) -> dict[str, Any]:
     small = one | {"epochs": min(one["epochs"], _EPOCHS), "sampling": sampling}
     if one["reward"] and own.reward:
         small["reward"] = one["reward"] | {"longest": own.reward.longest or own.sampling.max_tokens}
-    if not source.is_sampled or "batch_size" in one["training"]:
+    if not source.has_rollouts or "batch_size" in one["training"]:
         small["training"] = one["training"] | {"batch_size": min(own.training.batch_size, limit)}
-    if not source.is_sampled:
+    if isinstance(source, ReadRows):
         return small | {"rows": source.rehearsed(limit, own.sampling.max_tokens).model_dump(mode="json")}
+    if not source.has_rollouts:
+        return small
+    if not source.is_sampled:  # rollouts of others answer other problems than these few
+        small["rows"] = "sampled"
     part = None if one["problems"] is None else min(one["problems"], limit // 2)
     return small | {"problems": part, "keep": "all", "pass_rate": None}
 
 
 def _use_demo_model(values: dict[str, Any]) -> None:
-    answers = [RoundConfig.model_validate(one).source.longest or 0 for one in values["rounds"]]
-    longest = values["problems"]["max_prompt_tokens"] + max(answers)
+    sources = [RoundConfig.model_validate(one).source for one in values["rounds"]]
+    answers = [source.longest or 0 for source in sources if isinstance(source, ReadRows)]
+    longest = values["problems"]["max_prompt_tokens"] + max(answers, default=0)
     positions = max(values["engine"]["max_model_len"], longest)
     values["model"] = values["sampler"] = None  # no server has that one
     values["pretrain"] = {"solutions": str(_SOLUTIONS), "max_positions": positions, "epochs": _PRETRAINED}

@@ -39,8 +39,7 @@ _SAME = (
 )
 """Keys of [training] that are the same in all rounds: machines, what a state's files are, what holds for the run."""
 _UNSAMPLED = {"reference": "behavior", "optimizer_state": "fresh"}
-"""Settings where nobody sampled the rows: there is nothing to compare with, and an optimiser of rollouts is another's.
-"""
+"""Settings where nobody sampled the rows: there is nothing to compare with, and a rollouts' optimiser is another's."""
 _Own = dict[str, Any]
 _OBJECTIVE: TypeAdapter[Method | OwnObjective] = TypeAdapter(Objective)
 
@@ -82,8 +81,8 @@ class RoundConfig(Settings):
     )
 
     rows: Rows = "sampled"
-    """Where rows come from: `sampled`, by the newest checkpoint; `{demonstrations = FILE}`, read from files, so that
-    the round has no sampling and no verification."""
+    """Where rows come from. `sampled`: by the newest checkpoint. `{demonstrations = FILE}`: answers to be imitated, so
+    that nothing is sampled or judged. `{imported = FILE}`: rollouts of others, filtered as if sampled here."""
     sampling: _Own = Field(default_factory=dict)
     """Keys of [sampling] that are its own, such as `{max_tokens = 16384, group_size = 16}`; the others are as there."""
     objective: _Own = Field(default_factory=dict)
@@ -150,13 +149,12 @@ class RoundConfig(Settings):
     def _rows_without_rollouts_are_not_chosen(self) -> Self:
         if self.source.is_sampled:
             return self
-        rows_are = self.source.rows_are
-        sampling = ("problems", "draw", "difficulty", "keep", "pass_rate", "truncated", "replay", "sampling", "reward")
-        unset = type(self)()
-        given = next((key for key in sampling if getattr(self, key) != getattr(unset, key)), None)
-        if given:
-            raise ValueError(f"{given} chooses among rollouts, and the rows are {rows_are}: leave it out")
-        if "reference" in self.training:
+        rows_are, has_rollouts, unset = self.source.rows_are, self.source.has_rollouts, type(self)()
+        of_rollouts = () if has_rollouts else ("keep", "pass_rate", "truncated", "sampling", "reward")
+        sampling = ("problems", "draw", "difficulty", "replay", *of_rollouts)
+        if given := next((key for key in sampling if getattr(self, key) != getattr(unset, key)), None):
+            raise ValueError(f"{given} is for rows that are sampled, and these are {rows_are}: leave it out")
+        if not has_rollouts and "reference" in self.training:
             raise ValueError(f"training.reference compares with what sampled, and nobody sampled {rows_are}")
         return self
 
@@ -208,7 +206,7 @@ class RoundConfig(Settings):
     @property
     def _given(self) -> dict[str, _Own]:
         given: dict[str, _Own] = {name: getattr(self, name) for name in TABLES}
-        if self.source.is_sampled:
+        if self.source.has_rollouts:
             return given
         loss = {"name": self.source.objective} if self.source.objective else {}
         training = {**self.source.training, **given["training"], **_UNSAMPLED}

@@ -96,7 +96,7 @@ class Examples:
     @property
     def is_compared(self) -> bool:
         """Whether there is a policy to take ratios against: demonstrations have none."""
-        return self.rescored is not None or bool(self.recorded_S.any())
+        return self.rescored is not None or bool(self.recorded_S.all())
 
     def recorded_logprobs(self, row: int) -> "Tensor | None":
         """Read the engine's log-probs of a response, [T]; None if nobody recorded them."""

@@ -66,12 +66,11 @@ def train(run: Run, round_number: int) -> None:
 
 
 def _examples(job: Job) -> Examples:
-    if not job.source.is_sampled:
+    if not job.source.has_rollouts:
         if job.objective.needs_behavior:  # one of a person's own, which nothing could ask before
             raise ConfigError(
-                f"`rounds.{job.round_number}.objective.name`: {job.objective.name} compares with the policy that "
-                f"sampled, and nobody sampled {job.source.rows_are}; leave it out, or say needs_behavior = False in "
-                "the class"
+                f"`rounds.{job.round_number}.objective.name`: {job.objective.name} compares with what sampled, and "
+                f"nobody sampled {job.source.rows_are}; leave it out, or say needs_behavior = False in the class"
             )
         return read_examples(job.data, UNKNOWN, job.start, recorded=False)
     if job.lag:  # otherwise these weights sampled, and `read_examples` compares that policy with the rows
@@ -79,13 +78,13 @@ def _examples(job: Job) -> Examples:
     run, recorded, groups = job.run, job.training.reference == "behavior", job.data
     entry = run.ledger.artifacts().get(run.name(groups))
     unknown = entry.details.get("trust", {}).get("without_logprobs", 0) if entry else 0
-    if recorded and unknown:
+    if recorded and unknown and job.objective.needs_behavior:
         raise DataError(
             f"{groups}: {unknown} rollouts have no log-probs of the policy that sampled them, with "
             "which the objective compares; import a data set that has them, sample the round here, or compare with the "
             "trainer's own: training.reference = 'reference'"
         )
-    return read_examples(groups, policy_hash(job.behavior), job.behavior, recorded, job.other_policies)
+    return read_examples(groups, policy_hash(job.behavior), job.behavior, recorded and not unknown, job.other_policies)
 
 
 def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:

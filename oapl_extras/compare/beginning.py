@@ -38,10 +38,10 @@ def read_comparison(path: Path, overrides: Sequence[str] = ()) -> tuple[Comparis
         last = len(parent.config.rounds) - 1
         raise ConfigError(f"{path}: round = {config.round}, but {parent.root} has rounds 0..{last}")
     rows = parent.config.rounds[config.round].source
-    if not rows.is_sampled:
+    if not rows.has_rollouts:
         raise ConfigError(
             f"{path}: round = {config.round} of {parent.root} trains on {rows.rows_are}, and arms share rollouts; "
-            "name a round that samples"
+            "name a round that has rollouts"
         )
     return config, parent
 
@@ -82,7 +82,7 @@ def check_tables(comparison: Comparison) -> None:
 def _tables(run: Run, number: int, stages: Collection[str]) -> Iterator[tuple[Path, Columns, Step]]:
     """Yield each table that arms beginning with these stages read, with its columns and the step that makes it."""
     prepare = next(step for step in preparation(run.config) if step.stage is PREPARATION)
-    sampling, verification, groups, _ = round_steps(number)
+    sampling, verification, groups, _ = round_steps(number, run.config.rounds[number])
     yield run.problems, PROBLEMS, prepare
     yield run.prompts, PROMPTS, prepare
     if "training" in stages:

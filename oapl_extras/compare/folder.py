@@ -303,7 +303,7 @@ def needed_steps(config: ComparisonConfig, parent: Run) -> Iterator[Step]:
     yield from preparation(parent.config)
     for number in range(config.round):
         yield from whole_round(parent.config, number)
-    yield from round_steps(config.round)[:-1]
+    yield from round_steps(config.round, parent.config.rounds[config.round])[:-1]
 
 
 def state_of(arm: Arm) -> str:

@@ -36,6 +36,11 @@ def converted(files: Sequence[Path], chosen: Format, weights: Mapping[str, float
                 yield place(path, number), row
 
 
+def listed(source: Path, chosen: Format) -> list[Path]:
+    """List the files of a folder that a format's rows lie in, sorted by name; anything else as it is."""
+    return sorted(source.glob(chosen.pattern)) if source.is_dir() else [source]
+
+
 def files_of(source: Path, chosen: Format) -> list[Path]:
     """List the files of ``source``, sorted by name.
 
@@ -44,8 +49,7 @@ def files_of(source: Path, chosen: Format) -> list[Path]:
     """
     if not source.exists():
         raise DataError(f"{source}: is missing; give a file or a folder")
-    listed = sorted(source.glob(chosen.pattern)) if source.is_dir() else [source]
-    files = [path for path in listed if path.name.endswith(_SUFFIXES)]
+    files = [path for path in listed(source, chosen) if path.name.endswith(_SUFFIXES)]
     if not files:
         wanted = ", ".join(_SUFFIXES) if chosen is NATIVE else chosen.pattern
         raise DataError(f"{source}: has no {wanted}; convert the data set to one of them, or give a file")

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import Field
 
 from deployments.arguments import ExperimentFile
 from deployments.terminal import tell
@@ -15,23 +14,9 @@ from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.opening import check, check_disk
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import applied, load_experiment, parse_as
-from oapl_core.settings_group import Settings
-from oapl_extras.exchange.formats import FORMATS
+from oapl_extras.exchange.import_source import ImportConfig
 
 _OF_SOURCE = "source."
-
-
-class SourceConfig(Settings):
-    """Statements of a person about rollouts that do not say it, `source.KEY=VALUE` on the command line."""
-
-    format: str = "oapl"
-    """Layout of the rows: oapl (the authors' schema), verl, prime-rl, open-instruct, trl or messages."""
-    temperature: Annotated[float, Field(ge=0.01, le=10.0)] = 1.0
-    """Temperature at which they were sampled."""
-    end_token: bool = False
-    """Whether texts that come without token ids get the end token."""
-    reward: str | None = None
-    """Reward columns of TRL with their weights, COLUMN=WEIGHT,...; unset: all numbers."""
 
 
 def import_(
@@ -53,22 +38,23 @@ def import_(
     ] = None,
     number: Annotated[int, typer.Option("--round", help="Round whose rollouts they become, from 0.")] = 0,
 ) -> None:
-    """Take rollouts of another project as a round's; `oapl run EXPERIMENT` continues from there (docs/data.md)."""
+    """Take rollouts of others as a round's; `oapl run EXPERIMENT` continues from there (docs/extras/exchange.md)."""
     # `reward` and `sampling` are tables of the experiment, so words about the source have a table of their own
     words = overrides or []
     of_source = [word for word in words if word.startswith(_OF_SOURCE)]
-    said = parse_as(SourceConfig, applied(word.removeprefix(_OF_SOURCE) for word in of_source), "oapl import: source")
-    if said.format not in FORMATS:
-        raise ConfigError(f"source.format={said.format}: choose one of {', '.join(FORMATS)}")
+    stated = applied(word.removeprefix(_OF_SOURCE) for word in of_source)
+    said = parse_as(ImportConfig, {**stated, "imported": source}, "oapl import: source")
+    if said.judged:
+        raise ConfigError('source.judged: a round judges what it imports itself, rows = {imported = "FILE"}')
     config = load_experiment(experiment, [word for word in words if word not in of_source])
     check(config)
     check_disk(Run(config.run_dir, config))  # before the run folder is made: a refused import leaves nothing
-    path = data_files(source) if source.startswith("hub:") else Path(source)
+    path = data_files(source) if said.is_on_hub else Path(source)
     with hold(config.run_dir):
         run = Run.create(config)
         arguments = ["--round", str(number), "--source", str(path), "--form", said.format]
         arguments += ["--reward", said.reward] if said.reward else []
         arguments += ["--temperature", str(said.temperature)]
         arguments += ["--end_token"] * said.end_token
-        run_stage(run, "oapl_extras.exchange.import_rollouts", arguments, on_progress=tell)
+        run_stage(run, str(said.verb), arguments, on_progress=tell)
         tell(f"{run.root}: `oapl run {experiment}` continues with these rollouts")

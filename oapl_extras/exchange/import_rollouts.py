@@ -1,4 +1,4 @@
-"""``python -m oapl_extras.exchange.import_rollouts RUN_DIR --round N --source PATH``: foreign rollouts of a round.
+"""``python -m oapl_extras.exchange.import_rollouts RUN_DIR --round N [--source PATH]``: foreign rollouts of a round.
 
 Reads a data set in the authors' schema (``exchange/__init__.py``) or what another trainer dumps (``formats.py``).
 Writes round_NN/1_rollouts and 2_verdicts, which later stages take as they are. In a run that has no prompts yet it also
@@ -13,6 +13,10 @@ A response without ``response_token_ids`` is encoded as it stands. An end token 
 temperature, 1 if nobody does. Every row left out is counted by
 reason in the ledger. Memory holds one group and one row group to be written; the rows lie in a temporary file meanwhile
 (``grouping.py``).
+
+Without a source, that of the round's settings is imported (``import_source.py``), as a step of the run's plan. Its
+parts are then made of the file and the settings, which the ledger has. Parts that are there are not made again, and
+another file in the old one's place is refused.
 """
 
 from collections import Counter
@@ -26,6 +30,8 @@ from oapl_core import tables
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import sha256_of
 from oapl_core.model_files.model_folder import load_tokenizer
+from oapl_core.model_files.model_hub import data_files
+from oapl_core.objectives import Method
 from oapl_core.problems.encoding import load_encoder, tool_schemas
 from oapl_core.problems.ground_truth import from_text
 from oapl_core.problems.prepare import prepare, prompts, too_long
@@ -43,6 +49,7 @@ from oapl_core.turns import spans
 from oapl_extras.exchange.dumped_files import converted, files_of, weights_of
 from oapl_extras.exchange.formats import FORMATS
 from oapl_extras.exchange.grouping import Group, GroupedRows
+from oapl_extras.exchange.import_source import ImportConfig
 from oapl_extras.exchange.imported_rows import (
     NOTHING_SAID,
     Assumed,
@@ -65,10 +72,24 @@ class _Import:
     prompts: Prompts
     assumed: Assumed
     refused: Counter[str]
+    inputs: Mapping[str, str]
+    """Names and hashes of what the parts of rollouts are made of."""
+    planned: ImportConfig | None
+    """Settings of the round that ask for it; unset: a person did by hand."""
     accepted: dict[str, str] = field(default_factory=dict)
     """Key of each usable group -> problem id."""
     first_broken: str | None = None
     """The first trajectory whose turns are not what its model saw, and why."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Settings that the parts of rollouts depend on, for the ledger."""
+        return self.planned.model_dump(mode="json") if self.planned else {}
+
+    @property
+    def is_judged_here(self) -> bool:
+        """Whether the run's verifier judges the answers, so that their rewards are not taken."""
+        return self.planned is not None and self.planned.judged
 
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Problem id and rows of every usable group."""
@@ -94,17 +115,45 @@ def import_rollouts(
     run.check_sampled(round_number)
     if form not in FORMATS:
         raise ConfigError(f"source.format={form}: choose one of {', '.join(FORMATS)}")
+    if not run.config.rounds[round_number].source.is_sampled:
+        raise ConfigError(f"`rounds.{round_number}.rows`: the round has a source of its own, which `oapl run` imports")
+    _import(run, round_number, source, form, reward, assumed)
+
+
+def import_planned(run: Run, round_number: int) -> None:
+    """Take the rollouts that `rows` of the round names, unless they are there.
+
+    Raises:
+        DataError: as ``import_rollouts``; the round names no import, or another file than before. Also if the
+            objective compares with log-probs that rows do not have.
+    """
+    run.check_round(round_number)
+    named = run.config.rounds[round_number].source
+    if not isinstance(named, ImportConfig):
+        raise DataError(f"round {round_number}: `rounds.{round_number}.rows` names no import; give --source")
+    source = data_files(str(named.imported)) if named.is_on_hub else named.imported
+    assumed = Assumed(named.temperature, named.end_token)
+    _import(run, round_number, source, named.format, named.reward, assumed, named)
+
+
+def _import(
+    run: Run,
+    round_number: int,
+    source: Path,
+    form: str,
+    reward: str | None,
+    assumed: Assumed,
+    planned: ImportConfig | None = None,
+) -> None:
     weights, chosen = weights_of(reward), FORMATS[form]
     files = files_of(source, chosen)
     origin = {IMPORTED: source.name, "sha256": sha256_of(source), **assumed.said}
     recorded = run.ledger.artifacts()
     for part in parts_of(run.rollouts(round_number)):
         if not _came_from(origin, recorded.get(run.name(part))):
-            raise DataError(
-                f"{part}: the round has rollouts from elsewhere; import into another round or run, or delete the folder"
-            )
+            raise _from_elsewhere(run, round_number, source, part, planned)
     # before the rows are read: a mistake in the experiment's problem sets is told in seconds
-    if not chosen.has_ids:
+    if not chosen.has_ids and planned is None:  # a plan has prepared them
         prepare(run)  # whose words are looked for
         recorded = run.ledger.artifacts()
     waiting = run.root / ".tmp-import.jsonl"
@@ -113,10 +162,12 @@ def import_rollouts(
         refused = rows.fill_from(converted(files, chosen, weights))
         sets, model = run.config.problems, run.base_model()
         entry = recorded.get(run.name(run.prompts))
-        is_known = entry is not None and not _came_from(origin, entry)
+        is_known = planned is not None or (entry is not None and not _came_from(origin, entry))
         encode = load_encoder(model, sets.thinking, sets.chat, tool_schemas(run.config.environment))
         prompts = Prompts.of(run, encode, load_tokenizer(model), is_known)
-        job = _Import(run, round_number, origin, rows, prompts, assumed, refused)
+        # what is on the hub is named by its commit
+        of = run.inputs([run.prompts, *([] if planned.is_on_hub else [source])]) if planned else {}
+        job = _Import(run, round_number, origin, rows, prompts, assumed, refused, of, planned)
         _accept(job)  # before anything is written, so that a data set of no use leaves no trace in the run
         if not is_known:
             _write_problems(job)
@@ -125,13 +176,24 @@ def import_rollouts(
         waiting.unlink(missing_ok=True)
 
 
+def _from_elsewhere(run: Run, number: int, source: Path, part: Path, planned: ImportConfig | None) -> DataError:
+    if planned is None:
+        return DataError(
+            f"{part}: the round has rollouts from elsewhere; import into another round or run, or delete the folder"
+        )
+    return DataError(
+        f"{source}: is not the file that round {number} was imported from; put that back, or "
+        f"`oapl run {run.root} --from-stage {planned.word} --round {number}` imports this one"
+    )
+
+
 def _came_from(origin: Mapping[str, Any], entry: ArtifactEntry | None) -> bool:
     return entry is not None and all(entry.details.get(key) == value for key, value in origin.items())
 
 
 def _accept(job: _Import) -> None:
     """Decide about each group, and count the rows of those that cannot be used."""
-    limit, taken = job.run.config.problems.max_prompt_tokens, set[str]()
+    limit, taken, without_logprobs = job.run.config.problems.max_prompt_tokens, set[str](), 0
     # of a run's own problems those that are measured were left out before
     brings_problems = job.prompts.known is None
     measured = {same(problem["statement"]) for problem in _measured(job.run)} if brings_problems else set[str]()
@@ -153,10 +215,20 @@ def _accept(job: _Import) -> None:
         else:
             taken.add(problem)
             job.accepted[group.key] = problem
+            without_logprobs += sum((row.get("sampling") or {}).get("logprobs") is None for row in group.rows)
     if not job.accepted:
         counts = ", ".join(f"{count} {reason}" for reason, count in job.refused.most_common()) or "it is empty"
         raise DataError(
             f"{job.origin[IMPORTED]}: no group can be used ({counts}); see oapl_extras/exchange/offline_row.py"
+        )
+    own = job.run.config.of_round(job.round_number)
+    # one of a person's own is asked when it trains
+    needs_them = isinstance(own.objective, Method) and own.objective.needs_behavior
+    if job.planned and without_logprobs and needs_them and own.training.reference == "behavior":
+        raise DataError(
+            f"{job.origin[IMPORTED]}: {without_logprobs:,} rollouts have no log-probs of the policy that sampled them, "
+            f"with which {own.objective.name} compares; set training.reference = 'reference', which compares with the "
+            f"trainer's own, or give round {job.round_number} objective = {{name = 'rft'}}"
         )
 
 
@@ -213,17 +285,29 @@ def _write_round(job: _Import) -> None:
         in_part, policies = islice(groups, size), set[str]()
         name, judged, details = f"part-{part:05d}.parquet", list[dict[str, Any]](), Counter[str]()
         rollouts, verdicts = run.rollouts(number) / name, run.verdicts(number) / name
-        with run.writing(rollouts, run.inputs([run.prompts]), {}) as draft:
+        if job.planned and _is_there(job, rollouts, verdicts):
+            totals["there"] += sum(len(group.rows) for _, group in in_part)
+            continue
+        # once for the round: rows that were left out belong to no part
+        left_out = {"left_out": dict(job.refused)} if part == 0 else {}
+        with run.writing(rollouts, job.inputs or run.inputs([run.prompts]), job.config) as draft:
             rows = _rows(job, in_part, policies, judged, details)
             draft.rows = tables.write_table(draft.path, tables.ROLLOUTS, rows)
-            draft.details = {**origin, **details, POLICIES: sorted(policies)}
+            draft.details = {**origin, **details, POLICIES: sorted(policies), **left_out}
+        totals.update(details, rollouts=len(judged))
+        if job.is_judged_here:
+            continue
         with run.writing(verdicts, run.inputs([rollouts]), {}) as draft:
             draft.rows = tables.write_table(draft.path, tables.VERDICTS, judged)
-            draft.details = {**origin, "outcomes": dict(Counter(row["outcome"] for row in judged))}
-            if part == 0:  # once for the round: rows that were left out belong to no part
-                draft.details["left_out"] = dict(job.refused)
-        totals.update(details, rollouts=len(judged))
+            outcomes = dict(Counter(row["outcome"] for row in judged))
+            draft.details = {**origin, "outcomes": outcomes, **left_out}
     _tell(job, totals)
+
+
+def _is_there(job: _Import, rollouts: Path, verdicts: Path) -> bool:
+    """Tell whether a part was imported before the process was killed, or the step was begun again."""
+    has_rollouts = job.run.is_done(rollouts, job.inputs, job.config)
+    return has_rollouts and (job.is_judged_here or job.run.is_done(verdicts, {}, {}))
 
 
 def _rows(
@@ -252,7 +336,9 @@ def _rows(
 
 def _tell(job: _Import, totals: Mapping[str, int]) -> None:
     left = ", ".join(f"{count:,} {reason}" for reason, count in job.refused.most_common()) or "none"
-    say(f"imported {totals['rollouts']:,} of {job.rows.rows:,} rows as {len(job.accepted):,} groups; left out: {left}")
+    there = f"; {totals['there']:,} were there" if totals["there"] else ""
+    taken = totals["rollouts"] + totals["there"]
+    say(f"imported {taken:,} of {job.rows.rows:,} rows as {len(job.accepted):,} groups{there}; left out: {left}")
     if job.rows.first_refused:
         say(f"the first row that was left out: {job.rows.first_refused}")
     if job.first_broken:
@@ -267,13 +353,16 @@ def _tell(job: _Import, totals: Mapping[str, int]) -> None:
         )
 
 
-def _as_asked(run: Run, number: int, source: Path, form: str, reward: str | None, **assumed: Any) -> None:
-    import_rollouts(run, number, source, form, reward, Assumed(**assumed))
+def _as_asked(run: Run, number: int, source: Path | None, form: str, reward: str | None, **assumed: Any) -> None:
+    if source is None:
+        import_planned(run, number)
+    else:
+        import_rollouts(run, number, source, form, reward, Assumed(**assumed))
 
 
 if __name__ == "__main__":
     options: dict[str, dict[str, Any]] = {
-        "source": {"type": Path, "required": True, "help": "Parquet, .jsonl or .jsonl.gz file, or a folder"},
+        "source": {"type": Path, "help": "Parquet, .jsonl or .jsonl.gz file, or a folder; unset: the round's own"},
         "form": {"default": "oapl", "help": f"one of {', '.join(FORMATS)}"},
         "reward": {"help": "of TRL: the columns of its rewards, as a=1,b=0.5"},
     }

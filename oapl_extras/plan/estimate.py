@@ -56,8 +56,10 @@ class RoundEstimate:
 
     problems: int
     rollouts: int
+    verified: int
+    """Rollouts that are judged here."""
     tokens: float
-    """Tokens that are sampled."""
+    """Tokens of the rollouts' answers."""
     sequences: int
     """Sequences kept for training."""
     steps: int
@@ -160,24 +162,27 @@ def _training_gpus(experiment: Experiment) -> int:
 def _round(experiment: Experiment, model: ModelSize, number: int, counts: ProblemCounts) -> RoundEstimate:
     experiment = experiment.of_round(number)
     one, batch = experiment.rounds[number], experiment.training.batch_size
-    is_sampled = one.source.is_sampled
+    is_sampled, read = one.source.is_sampled, counts.read.get(number, 0)
     problems = min(counts.train, one.problems or counts.train) if is_sampled else 0
-    rollouts = problems * experiment.sampling.group_size
-    sequences = _kept(experiment, one, problems) if is_sampled else counts.read.get(number, 0)
+    size = experiment.sampling.group_size
+    rollouts = problems * size if is_sampled else read if one.source.has_rollouts else 0
+    sequences = _kept(experiment, one, rollouts) if one.source.has_rollouts else read
     steps = one.epochs * math.ceil(sequences / batch)
     # rows that are read are taken to be as long as answers
     training_h = one.epochs * sequences * _training_s(experiment, model) / 3600
     most = experiment.sampling.max_tokens
-    hours = _sampling_hours(experiment, model, rollouts, most)
+    hours = _sampling_hours(experiment, model, problems * size, most)
     tokens = rollouts * _answer_tokens(experiment, most)
-    return RoundEstimate(problems, rollouts, tokens, sequences, steps, one.epochs, hours, training_h)
+    # a source of rollouts that are not sampled says whether they are judged here
+    verified = rollouts if getattr(one.source, "judged", is_sampled) else 0
+    return RoundEstimate(problems, rollouts, verified, tokens, sequences, steps, one.epochs, hours, training_h)
 
 
-def _kept(experiment: Experiment, one: RoundConfig, problems: int) -> int:
-    """Count the rollouts that are trained on: those of so many problems, and of earlier rounds beside them."""
+def _kept(experiment: Experiment, one: RoundConfig, rollouts: int) -> int:
+    """Count the rollouts that are trained on: of so many, and of earlier rounds beside them; in whole groups."""
     keeps_all = set(one.filters) == {"all"} and one.pass_rate is None
-    share = 1.0 if keeps_all else experiment.estimate.kept_share
-    return round(round(problems * share) * experiment.sampling.group_size * (1.0 / one.own_share))
+    share, size = 1.0 if keeps_all else experiment.estimate.kept_share, experiment.sampling.group_size
+    return round(round(rollouts / size * share) * size * (1.0 / one.own_share))
 
 
 def _answer_tokens(experiment: Experiment, max_tokens: int) -> float:

@@ -27,6 +27,7 @@ from oapl_core.problems.run_problems import problem_sets
 from oapl_core.run_folder.opening import find
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import rounds_in_words
+from oapl_core.settings.rows.reading import ReadRows
 from oapl_extras.plan.estimate import Estimate, ProblemCounts, estimate, every_round, tokens_per_gpu_s
 from oapl_extras.plan.fitting import Fit, largest, planned
 from oapl_extras.plan.known_size import known_size
@@ -169,7 +170,7 @@ def _read(experiment: Experiment) -> dict[int, int]:
     """Count the rows of each round that reads them from files."""
     found = {}
     for number, one in enumerate(experiment.rounds):
-        files, most = one.source.files, one.source.most_of_a_file
+        files, most = one.source.files, one.source.most_of_a_file if isinstance(one.source, ReadRows) else None
         missing = next((file for file in files if not file.is_file()), None)
         if missing is not None:
             raise ConfigError(f"`rounds.{number}.rows`: {missing} is not there; make it, or plan without that round")
@@ -195,13 +196,18 @@ def _stages(experiment: Experiment, made: Estimate) -> Table:
         label = f"round {number}" if count == 1 else f"rounds {number}-{number + count - 1}, each"
         number += count
         trained = _steps(one.steps, one.checkpoints)
-        if not settings.source.is_sampled:
-            row(f"{label}: training", f"{one.sequences:,} {settings.source.rows_are}, {trained}", hours=one.training_h)
+        source = settings.source
+        if not source.has_rollouts:
+            row(f"{label}: training", f"{one.sequences:,} {source.rows_are}, {trained}", hours=one.training_h)
             continue
-        drawn = f", drawn by {settings.draw}" if settings.draw == "difficulty" else ""
-        what = f"{one.rollouts:,} answers to {one.problems:,} problems{drawn}"
-        row(f"{label}: sampling", what, one.tokens, one.sampling_h)
-        row("  verification", f"{one.rollouts * experiment.estimate.verification_s / 3600:,.2f} core-hours")
+        if source.is_sampled:
+            drawn = f", drawn by {settings.draw}" if settings.draw == "difficulty" else ""
+            what = f"{one.rollouts:,} answers to {one.problems:,} problems{drawn}"
+            row(f"{label}: sampling", what, one.tokens, one.sampling_h)
+        else:
+            row(f"{label}: {source.word}", f"{one.rollouts:,} {source.rows_are}", one.tokens)
+        if one.verified:
+            row("  verification", f"{one.verified * experiment.estimate.verification_s / 3600:,.2f} core-hours")
         row("  training", f"{one.sequences:,} sequences, {trained}", hours=one.training_h)
     measured = made.evaluation
     what = f"{measured.answers:,} answers; checkpoints measured: {measured.checkpoints}"

@@ -27,6 +27,7 @@ FEATURES = {
     "languages of programs": (r"\blanguages?\b", ("languages",)),
     "mirror": (r"\bmirror", ("mirror", "oapl_extras/exchange", "oapl_extras/remote")),
     "demonstrations": (r"(?i)demonstrat", ("demonstrat",)),
+    "imported rows": (r"\bmakes_rollouts\b|ImportConfig|import_source", ("oapl_extras/exchange", "settings/rows")),
     "fleet": (r"\bfleet\b|Fleet", ("fleet",)),
     "replay and difficulty": (r"\breplay|difficulty", ("replay", "difficulty")),
     "servers that sample": (

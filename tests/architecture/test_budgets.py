@@ -25,6 +25,7 @@ MENTIONS = {
     "languages of programs": 2,
     "mirror": 3,
     "demonstrations": 3,
+    "imported rows": 1,
     "fleet": 5,
     "replay and difficulty": 2,
     "servers that sample": 3,

@@ -22,7 +22,7 @@ NOT_OURS = {
     Path("oapl_extras/servers/server.py"): "completions",  # in an address of vLLM's
     Path("oapl_extras/exchange/formats.py"): "completion|episode",  # columns of TRL's and records of prime-rl's
     Path("oapl_extras/exchange/chosen.py"): "completion",  # a column of TRL's
-    Path("docs/exporting.md"): "completion",
+    Path("docs/extras/exchange.md"): "completion",
     Path("docs/data.md"): "completion",
     Path("deployments/jobset.yaml"): "completions",  # a key of Kubernetes
     Path("oapl_extras/judge/rubrics.py"): "completion|trajectory",  # arguments of functions of verifiers

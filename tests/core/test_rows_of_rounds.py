@@ -23,6 +23,7 @@ from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.rehearsal import rehearsal
+from oapl_core.settings.rows.reading import ReadRows
 from oapl_extras.compare.tracks import read_track
 from oapl_extras.plan.estimate import ProblemCounts, estimate
 from oapl_extras.prefect_pages.round_summary import summarize
@@ -155,6 +156,7 @@ def test_its_cost_by_hand_and_its_rehearsal(run: Run) -> None:
     assert found.evaluation.checkpoints == 4
     small = rehearsal(run.config, 4)
     rows = small.rounds[0].source
+    assert isinstance(rows, ReadRows)
     assert (rows.most_of_a_file, rows.longest) == (4, 12)
     assert (small.rounds[0].epochs, small.of_round(0).training.batch_size) == (2, 4)
     elsewhere = rehearsal(run.config.model_copy(update={"model": Path("nowhere")}), 4)

@@ -27,6 +27,6 @@ class TimeLimits(Settings):
     """Tables and figures."""
 
     def seconds(self, verb: str) -> float | None:
-        """Return the limit of ``verb``, for example ``rollouts.generate``, in seconds; None without one."""
-        hours: float | None = getattr(self, verb.partition(".")[0])
+        """Return the limit of ``verb``, for example ``rollouts.generate``, in seconds; None: no limit, as of extras."""
+        hours: float | None = getattr(self, verb.partition(".")[0], None)
         return None if hours is None else 3600 * hours

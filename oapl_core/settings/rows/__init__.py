@@ -6,7 +6,7 @@ in the table of ``plugins``. Only the one that is chosen is imported.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import SerializeAsAny, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
 
@@ -17,14 +17,20 @@ from oapl_core.settings_group import Settings
 class RowSource(Settings):
     """A table of settings whose first key is the name of the source; by itself, rows that a policy of the run samples.
 
-    What is sampled has rollouts, verdicts and log-probs. Any other source has a process of its own that leaves the
-    groups file, and nothing to compare with.
+    What is sampled has rollouts, verdicts and log-probs. Any other source has a process of its own. It leaves rollouts
+    of others, or the groups file and nothing to compare with. Sources with limits of their own: ``reading.py``.
     """
 
     rows_are: ClassVar[str] = "rollouts"
     """Word for the rows, for people."""
     verb: ClassVar[str | None] = None
-    """Process that leaves the groups file; None: sampling, verification and filter do."""
+    """Process that leaves the rows; None: sampling, verification and filter do."""
+    makes_rollouts: ClassVar[bool] = False
+    """Whether that process leaves rollouts, which are judged and filtered as sampled ones; else it leaves groups."""
+    word: ClassVar[str | None] = None
+    """Name that a person gives that process; None: of the stage whose place it takes."""
+    room: ClassVar[str] = ""
+    """Name of what estimates its process's room on the disk, of the kind `room`; empty: little."""
     decided_by: ClassVar[tuple[str, ...]] = ()
     """Settings that the rows depend on; a fork that shares them must have the same."""
     objective: ClassVar[str | None] = None
@@ -36,27 +42,18 @@ class RowSource(Settings):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether a policy sampled the rows, so that there are rollouts, and log-probs to compare with."""
+        """Whether a policy of the run sampled the rows."""
         return self.verb is None
+
+    @property
+    def has_rollouts(self) -> bool:
+        """Whether there are rollouts to filter, and log-probs to compare with."""
+        return self.verb is None or self.makes_rollouts
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Files of a person that the rows are read from."""
         return ()
-
-    @property
-    def most_of_a_file(self) -> int | None:
-        """Number of rows that are taken of each file; None: all."""
-        return None
-
-    @property
-    def longest(self) -> int | None:
-        """Tokens of the longest answer; None: `sampling.max_tokens`."""
-        return None
-
-    def rehearsed(self, limit: int, longest: int) -> Self:
-        """Return the source for a rehearsal: ``limit`` rows of a file, answers of at most ``longest`` tokens."""
-        return self
 
 
 SAMPLED = RowSource()

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, PositiveInt
 
 from oapl_core.settings.problems import ProblemFiles
-from oapl_core.settings.rows import RowSource
+from oapl_core.settings.rows.reading import ReadRows
 
 
-class DemonstrationsConfig(RowSource):
+class DemonstrationsConfig(ReadRows):
     """Answers that nobody sampled here, to be imitated (data/README.md)."""
 
     rows_are = "demonstrations"

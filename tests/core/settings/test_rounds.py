@@ -129,8 +129,8 @@ def test_what_was_resolved_is_read_back_as_it_was() -> None:
     [
         ({"rows": "demonstrations:shown.jsonl"}, r"`rounds.0.rows`: write \"sampled\", or a table"),
         ({"rows": SHOWN["rows"] | {"limti": 3}}, r"unknown key `rounds.0.rows.limti`; did you mean `limit`\?"),
-        (SHOWN | {"keep": "all"}, "keep chooses among rollouts, and the rows are demonstrations: leave it out"),
-        (SHOWN | {"problems": 3}, "problems chooses among rollouts"),
+        (SHOWN | {"keep": "all"}, "keep is for rows that are sampled, and these are demonstrations: leave it out"),
+        (SHOWN | {"problems": 3}, "problems is for rows that are sampled"),
         (SHOWN | {"objective": {"name": "grpo"}}, "'grpo' compares with the policy that sampled"),
         (SHOWN | {"training": {"reference": "reference"}}, "nobody sampled demonstrations"),
         ({"training": {"lerning_rate": 1}}, "unknown key `rounds.0.training.lerning_rate`"),
@@ -145,7 +145,7 @@ def test_what_was_resolved_is_read_back_as_it_was() -> None:
         ({"sampling": {"temperature": 0}}, "`rounds.0.sampling.temperature`: Input should be greater than or equal"),
         ({"objective": {"beta2": 1}}, "unknown key `rounds.0.objective.beta2`"),
         ({"reward": {"parts": {"judge": 1}}}, "`rounds.0.reward`: parts.judge is the weight of `judge`"),
-        (SHOWN | {"sampling": {"group_size": 4}}, "sampling chooses among rollouts"),
+        (SHOWN | {"sampling": {"group_size": 4}}, "sampling is for rows that are sampled"),
     ],
 )
 def test_what_a_round_cannot_be_is_one_line(one: dict[str, Any], why: str) -> None:
@@ -185,7 +185,7 @@ def test_a_source_of_ones_own_is_asked_by_plan_and_training(monkeypatch: pytest.
     assert [step.verb for step in round_steps(0, found.rounds[0])] == ["listed.read", "training.train"]
     assert [one.name for one in found.objectives] == ["rft", "oapl"]
     assert parse_experiment(found.model_dump(mode="json"), "run.json") == found
-    with pytest.raises(ConfigError, match="keep chooses among rollouts, and the rows are listed answers"):
+    with pytest.raises(ConfigError, match="keep is for rows that are sampled, and these are listed answers"):
         experiment({"rows": {"listed": "a"}, "keep": "all"})
-    with pytest.raises(ConfigError, match="or a table {demonstrations = FILE} or {listed = FILE}"):
+    with pytest.raises(ConfigError, match="or a table {demonstrations = FILE} or {imported = FILE} or {listed = FILE}"):
         experiment({"rows": {"nothing": "a"}})
