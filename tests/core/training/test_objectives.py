@@ -35,6 +35,12 @@ NAMES = sorted(shipped())
 RATE = 1e-4
 SETTINGS: dict[str, dict[str, Any]] = {
     "oapl": {"regression_temperature": 0.05},
+    "oapl_variant": {
+        "regression_temperature": 0.05,
+        "divergence": "tapered",
+        "taper_of": "token",
+        "anchors_good": False,
+    },
     "max_at_k": {"k": 2},
     "gspo": {"clip_low": 0.1, "clip_high": 0.1},
 }
