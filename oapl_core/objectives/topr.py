@@ -7,9 +7,9 @@ of whole sequences and held constant. The paper has rewards of +1 and -1 and an 
 has A_i = r_i - mean r. `value = "log_mean_exp"` has OAPL's r_i - V (values.py).
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, SerializerFunctionWrapHandler, model_serializer
 
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.method import Method
@@ -30,6 +30,16 @@ class Topr(Method):
     """Baseline of A = r - V: the group's mean reward, or OAPL's V."""
     value_temperature: PositiveFloat = 1.0
     """beta1 of `log_mean_exp`."""
+
+    @model_serializer(mode="wrap")
+    def _recorded(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # a checkpoint of TOPR from before it had a V must not become one of other settings
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in dumped(self).items()
+            if key not in ("value", "value_temperature") or value != fields[key].default
+        }
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
         """Compute r - V in float64; needs every valid rollout of each group."""

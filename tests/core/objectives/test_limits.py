@@ -154,6 +154,13 @@ def test_gradients_are_the_same_up_to_a_factor(one: Method, other: Method, times
     torch.testing.assert_close(gradient(one, s), times * expected, rtol=1e-7, atol=1e-12)
 
 
+def test_topr_is_recorded_as_it_was_before_it_had_a_v() -> None:
+    assert Topr().slice == {"name": "topr", "largest_ratio": 1.0}
+    assert Topr(value="log_mean_exp").slice == {"name": "topr", "largest_ratio": 1.0, "value": "log_mean_exp"}
+    for one in (Topr(), Topr(value="log_mean_exp", value_temperature=0.3), Topr(value_temperature=0.3)):
+        assert Topr.model_validate(one.model_dump(mode="json")) == one
+
+
 def test_the_variant_until_told_otherwise_is_oapl_to_the_bit() -> None:
     (plain, of_plain), (variant, of_variant) = (loss_and_gradient(kind(), S) for kind in (Oapl, OaplVariant))
     assert plain.value.equal(variant.value)
