@@ -47,6 +47,11 @@ class Answers:
         """
         return self._answering.rows(self.target)
 
+    @property
+    def others(self) -> dict[str, "Answers"]:
+        """Answers of the same checkpoint decoded otherwise, by the words for it."""
+        return {one.questions.config.decoding: Answers(one, self._answering) for one in self.target.others}
+
 
 class Answering:
     """Sampling here, judging in one thread in parallel. Use as a context manager."""
@@ -83,7 +88,8 @@ class Answering:
             DataError: the engine cannot run the checkpoint.
             StageFailed: too many answers could not be judged.
         """
-        self._sample(target)
+        for one in (target, *target.others):
+            self._sample(one)
         return Answers(target, self)
 
     def rows(self, target: Target) -> Sequence[Row]:
@@ -102,6 +108,8 @@ class Answering:
                 for wanted in (target.wanted_rollouts, target.wanted_verdicts):
                     store_of(wanted, _STAGE).close()
             self._rows[place] = list(target.rows())
+            for one in target.others:  # so that nothing is concluded before they are there, too
+                self.rows(one)
         return self._rows[place]
 
     def _is_over(self, target: Target) -> bool:

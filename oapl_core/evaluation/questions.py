@@ -70,10 +70,19 @@ class Questions:
         parts = cut(list(self.prompts), self.problems_per_part, self.config.samples, folder)
         return parts if self.parts is None else [parts[number] for number in self.parts]
 
+    def otherwise(self) -> Iterator[Self]:
+        """Yield the same questions in each other way of the settings' ``also``; a subset has whole parts of its own."""
+        for one in self.config.also:
+            samples = self.config.samples if one.temperature else 1  # without chance all would be the same
+            ks = tuple(k for k in self.config.ks if k <= samples)
+            values = {**one.model_dump(), "samples": samples, "ks": ks, "also": ()}
+            asked = replace(self, config=self.config.model_copy(update=values), parts=None)
+            yield asked if self.parts is None else asked.fewer(len(self.parts) * self.problems_per_part)
+
     @property
     def answers(self) -> int:
-        """Number of answers that one checkpoint gives."""
-        return sum(part.answers for part in self.cut(Path()))
+        """Number of answers that one checkpoint gives, in each way."""
+        return sum(part.answers for part in self.cut(Path())) + sum(one.answers for one in self.otherwise())
 
     @property
     def problems_per_part(self) -> int:
@@ -90,6 +99,8 @@ class Target:
     questions: Questions
     asking: Asking
     judging: Judging
+    others: tuple["Target", ...] = ()
+    """The same checkpoint, decoded otherwise; their answers lie beside its own."""
 
     @classmethod
     def of(cls, folder: Recorded, label: str, model: Path, policy_hash: str, asked: Questions, place: Path) -> Self:
@@ -125,7 +136,12 @@ class Target:
         )
         advice = config.environment.advice(_AGAIN) if config.environment else ""
         how = config.verifier, config.reward, config.max_tokens, config.verifier.max_error_share, advice
-        return cls(label, asked, asking, Judging(folder, asked.table, asked.prompts_table, *how))
+        others = []
+        for one in asked.otherwise():
+            name = one.config.decoding
+            beside = place.with_name(f"{place.name}.{name.replace(', ', ' ').replace(' ', '-')}")
+            others.append(cls.of(folder, f"{label}, {name}", model, policy_hash, one, beside))
+        return cls(label, asked, asking, Judging(folder, asked.table, asked.prompts_table, *how), tuple(others))
 
     @property
     def folder(self) -> Path:
@@ -148,8 +164,8 @@ class Target:
 
     @property
     def files(self) -> list[Path]:
-        """Files of its answers and of the verdicts on them."""
-        return [*self.rollouts, *map(verdicts_on, self.rollouts)]
+        """Files of its answers and of the verdicts on them, in each way."""
+        return [*self.rollouts, *map(verdicts_on, self.rollouts), *(path for one in self.others for path in one.files)]
 
     def is_sampled(self, part: Path) -> bool:
         """Tell whether the answers of a part are recorded, of these inputs and settings."""

@@ -81,8 +81,7 @@ def write_results(
     resampling = Resampling(config.bootstrap_resamples, config.seed, config.reward)
     measured = dict[str, dict[str, dict[str, Any]]]()
     for split, named in answers.items():
-        rows = {name: one.rows() for name, one in named.items()}
-        measured[split] = {name: measures_of(folder, config, mine) for name, mine in rows.items()}
+        measured[split] = {name: measures_of(folder, config, one) for name, one in named.items()}
         details = {**details, split: measured[split]}
     reported, named = next(iter(answers.items()))
     ks = config.ks or sorted({1, config.samples})
@@ -102,16 +101,18 @@ def write_results(
     return measured[reported]
 
 
-def measures_of(
-    folder: "Run | EvaluationFolder", config: EvaluationFolderConfig, rows: Sequence[Row]
-) -> dict[str, Any]:
-    """Measure the answers of one checkpoint, with its `tables`.
+def measures_of(folder: "Run | EvaluationFolder", config: EvaluationFolderConfig, answers: Answers) -> dict[str, Any]:
+    """Measure the answers of one checkpoint, with its `tables`; `also`: measures of those that were decoded otherwise.
 
     Raises:
         ValueError: nothing could be judged, or nothing k times for one of the settings' ``ks``.
     """
-    resampling = Resampling(config.bootstrap_resamples, config.seed, config.reward)
-    return measures(rows, resampling, config.ks) | {"tables": _tables(folder.problems, rows, resampling)}
+    resampling, rows = Resampling(config.bootstrap_resamples, config.seed, config.reward), answers.rows()
+    measured = measures(rows, resampling, config.ks) | {"tables": _tables(folder.problems, rows, resampling)}
+    also = {
+        name: measures(one.rows(), resampling, one.target.questions.config.ks) for name, one in answers.others.items()
+    }
+    return measured | ({"also": also} if also else {})
 
 
 def _tables(problems: Path, rows: Sequence[Row], resampling: Resampling) -> dict[str, list[dict[str, Any]]]:

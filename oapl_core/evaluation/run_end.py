@@ -109,6 +109,8 @@ def _config(run: Run, split: str) -> EvaluationFolderConfig:
             "problems": {"path": run.problems.absolute(), "split": split},
             **config.problems.model_dump(include=set(PromptConfig.model_fields)),
             **evaluation.model_dump(include={"temperature", "top_p", "max_tokens", "bootstrap_resamples"}),
+            # what chooses is asked in one way
+            "also": evaluation.also if split == _REPORTED else (),
             "stop": config.sampling.stop if evaluation.stop is None else evaluation.stop,
             "samples": samples[split],
             "seed": config.seed,
@@ -149,4 +151,6 @@ def _conclude(
         mean, low, high = measured["pass_at_k"]["1"]
         earned = f"; mean reward {measured['mean_reward']:.3f}" if "reward" in measured else ""
         say(f"held-out pass@1 of {label}: {mean:.1%} (95 % interval {low:.1%} to {high:.1%}){earned}")
+        for name, other in measured.get("also", {}).items():
+            say(f"held-out pass@1 of {label}, {name}: {other['pass_at_k']['1'][0]:.1%}")
     say(f"card: {run.card_text()}")

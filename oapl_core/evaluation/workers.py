@@ -152,16 +152,7 @@ def workers_of(
     verifier: VerifierFactory,
     **place: Unpack[Place],
 ) -> Workers:
-    """Return the workers of one process of ``verb``, which evaluates a run.
-
-    Args:
-        run: its folder.
-        verb: name of the program in the ledger.
-        arguments: what the program gets after the run folder.
-        start: what to sample with; None: the real engine.
-        verifier: what to judge with.
-        place: which of the processes this is.
-    """
+    """Return the workers of one process of ``verb``, which evaluates a run; ``arguments`` come after the run folder."""
     number, share = place.get("replica", 0), place.get("share", 1)
     command = place.get("command", (sys.executable, "-m", module_of(verb)))
     which = ("--share", str(share))

@@ -10,7 +10,7 @@ from oapl_core.run_folder.run import Run
 def during(run: Run) -> Iterator[Measurement]:
     """Yield what was measured before the end of the run, by round."""
     found = (one for stage in OPTIONAL for one in stage.measured(run))
-    yield from sorted(found, key=lambda one: one.round or 0)
+    yield from (each for one in sorted(found, key=lambda one: one.round or 0) for each in one.each())
 
 
 def measurements(run: Run) -> Iterator[Measurement]:
@@ -22,7 +22,7 @@ def measurements(run: Run) -> Iterator[Measurement]:
     end = run.ledger.artifacts().get(run.name(run.evaluation()))
     for split, first in (("heldout", 0), ("validation", 1)):
         for step, (checkpoint, measures) in enumerate(end.details.get(split, {}).items() if end else (), first):
-            yield Measurement(split, step, None, checkpoint, split, measures)
+            yield from Measurement(split, step, None, checkpoint, split, measures).each()
 
 
 def deciding(run: Run) -> list[tuple[int, float]]:

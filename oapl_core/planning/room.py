@@ -96,7 +96,7 @@ def evaluation(run: Run, _number: int) -> Need:
     """Estimate the evaluation at the end of the run: answers that no evaluation has yet, and the table of all."""
     settings, rounds = run.config.evaluation, run.config.rounds
     validation = problems_of(run, "validation") * rounds[-1].epochs * settings.validation_samples
-    heldout = problems_of(run, "heldout") * settings.heldout_samples
+    heldout = problems_of(run, "heldout") * settings.heldout_answers
     rows = validation + heldout * (run.config.earlier_checkpoints + 1)
     *before, last = run.config.evaluated_rounds
     there = answered(run, last) + sum(answered(run, number, "_heldout") for number in before)
@@ -118,9 +118,9 @@ def _longest(run: Run, newest: int) -> tuple[float, bool]:
 
 def answered(run: Run, number: int, kind: str = "") -> int:
     """Count the recorded answers of the evaluation after round ``number``, perhaps of a ``kind`` of folders alone."""
-    beginning, below = f"{run.name(run.evaluations(number))}/", f"{kind}/{ROLLOUTS_DIR}/"
-    made = run.ledger.artifacts().items()
-    return sum(entry.rows for name, entry in made if name.startswith(beginning) and below in name)
+    beginning, made = f"{run.name(run.evaluations(number))}/", run.ledger.artifacts()
+    parts = [name for name in made if name.startswith(beginning) and f"/{ROLLOUTS_DIR}/" in name]
+    return sum(made[name].rows for name in parts if kind in name)
 
 
 def problems_of(run: Run, split: str) -> int:

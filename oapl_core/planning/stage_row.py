@@ -7,30 +7,16 @@ oapl_core/plugins. Its module may import this one, but not the table (stages.py)
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from oapl_core.run_folder.measurement import Measurement
 from oapl_core.run_folder.run import IN_FLIGHT, ROLLOUTS_DIR, Run, round_name
 from oapl_core.settings.experiment import Experiment
 
+if TYPE_CHECKING:
+    from oapl_core.run_folder.measurement import Measurement
+
 Places = Callable[[Run, int], tuple[Path, ...]]
 """Paths in a run folder, given the round."""
-
-
-Measured = Callable[[Run], Iterable[Measurement]]
-"""Numbers of a run that a stage has left in its ledger."""
-
-
-def _nothing(_run: Run, _number: int) -> tuple[Path, ...]:
-    return ()
-
-
-def _no_numbers(_run: Run) -> tuple[Measurement, ...]:
-    return ()
-
-
-def _no_answers(_config: Experiment, _problems: Mapping[str, int]) -> int:
-    return 0
 
 
 def start_of(run: Run, number: int) -> tuple[Path, ...]:
@@ -57,11 +43,11 @@ class Stage:
     """Whether each round has one."""
     also_makes: tuple[str, ...] = ()
     """Artifacts that a redo puts aside with the others, but that a finished step need not have."""
-    reads: Places = _nothing
+    reads: Places = lambda _run, _number: ()
     """Files that the stage cannot do without and a rule of `oapl clean` may have removed."""
     decided_by: tuple[str, ...] = ()
     """Settings that its artifacts depend on; a fork that shares them must have the same."""
-    scratch: Places = _nothing
+    scratch: Places = lambda _run, _number: ()
     """Files that an unfinished process would resume from."""
     gpus: Literal["engine_gpus", "trainer_gpus"] | None = None
     """GPUs of `[pipeline]` that the stage gets."""
@@ -73,13 +59,13 @@ class Stage:
     """Name of the kind `room` of oapl_core/plugins: the estimate of the bytes that the rest of it writes. Empty: little
     is written, or the stage says so itself.
     """
-    measured: Measured = _no_numbers
+    measured: "Callable[[Run], Iterable[Measurement]]" = lambda _run: ()
     """Numbers that an optional stage has left in the ledger, in order (``measurements.py``)."""
     after: Callable[[Experiment], Collection[int]] | None = None
     """Rounds after whose training an optional stage comes. No other step reads what it makes. A fork therefore carries
     it only where nothing that decides it differs. None: a stage of every run, or of none.
     """
-    answers: Callable[[Experiment, Mapping[str, int]], int] = _no_answers
+    answers: Callable[[Experiment, Mapping[str, int]], int] = lambda _config, _problems: 0
     """Answers that an optional stage samples for itself alone in a whole run, by the number of problems of each split.
     """
     place: str = ""

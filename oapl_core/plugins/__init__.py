@@ -191,7 +191,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     # in the order of the report
     "section": {
         name: f"oapl_core.reports.sections.{name}:section"
-        for name in "attention heldout by_round forgetting training rollouts answers timing provenance".split()
+        for name in "attention heldout also by_round forgetting training rollouts answers timing provenance".split()
     }
     | {"costs": "oapl_extras.stop.costs_section:section"},
     # by the setting that asks for it: a run that leaves the setting alone loads nothing of it

@@ -1,8 +1,8 @@
 """One measured checkpoint, as readers of a run get it: report, trackers, watch page, rules of `[stop]`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -23,3 +23,13 @@ class Measurement:
     """Numbers as the ledger has them (``oapl_core/evaluation/measures.py: measures``)."""
     decides: bool = False
     """Whether evaluations of the run are compared by its mean reward."""
+    decoding: str = ""
+    """Words for temperature and top-p where they are others than `[evaluation]` has."""
+
+    def each(self) -> Iterator[Self]:
+        """Yield it, then the same checkpoint in each way of `evaluation.also`, a series of its own."""
+        yield self
+        for name, measures in self.measures.get("also", {}).items():
+            axis = f"{self.axis}_{name.replace(',', '').replace(' ', '_')}"
+            of = {"axis": axis, "checkpoint": f"{self.checkpoint}, {name}", "decoding": name}
+            yield replace(self, measures=measures, decides=False, **of)

@@ -11,19 +11,40 @@ StopTexts = tuple[Annotated[str, Field(min_length=1)], ...]
 """Texts that end an answer as soon as they are sampled."""
 
 
-class AskingConfig(Settings):
-    """How checkpoints are asked and what is made of their answers, in a run and by `oapl evaluate`."""
+class DecodingConfig(Settings):
+    """Distribution that answers are sampled from."""
 
     temperature: Annotated[float, Field(ge=0.0)] = 0.6
     """Sampling temperature."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.95
     """Mass of nucleus sampling."""
+
+    @property
+    def decoding(self) -> str:
+        """Words for it in tables."""
+        return f"T {self.temperature:g}, top-p {self.top_p:g}" if self.temperature else "greedy"
+
+
+class AskingConfig(DecodingConfig):
+    """How checkpoints are asked and what is made of their answers, in a run and by `oapl evaluate`."""
+
+    also: tuple[DecodingConfig, ...] = ()
+    """Other temperatures and top-p at which reported problems are answered, too. Example:
+    `[{temperature = 1.0, top_p = 1.0}, {temperature = 0}]`. At temperature 0 each problem is asked once.
+    """
     max_tokens: PositiveInt = 65536
     """Longest response. Tokens."""
     stop: StopTexts | None = None
     """Texts that end an answer; unset: in a run those of `sampling.stop`, else none."""
     bootstrap_resamples: PositiveInt = 2000
     """Resamples of the problems for the intervals."""
+
+    @model_validator(mode="after")
+    def _each_decoding_once(self) -> Self:
+        named = [self.decoding, *(one.decoding for one in self.also)]
+        if twice := next((name for name in named if named.count(name) > 1), None):
+            raise ValueError(f"also: {twice} is given twice, or is what everything is asked with anyway; leave it out")
+        return self
 
 
 class EvaluationConfig(AskingConfig):
@@ -49,17 +70,17 @@ class EvaluationConfig(AskingConfig):
     are spread over all of them, and the same in every round; unset: all.
     """
 
+    @property
+    def heldout_answers(self) -> int:
+        """Number of answers to a held-out problem, in each way of ``also`` together."""
+        return self.heldout_samples + sum(self.heldout_samples if one.temperature else 1 for one in self.also)
+
     at_the_end: ClassVar[Mapping[str, None]] = {"every_rounds": None, "heldout_problems": None}
     """Values that leave evaluation to the end of the run."""
 
     def before_the_end(self, rounds: int) -> tuple[int, ...]:
         """Return those of so many rounds after which a checkpoint is measured, but the last."""
         return tuple(range(self.every_rounds - 1, rounds - 1, self.every_rounds)) if self.every_rounds else ()
-
-    def fitting(self, rounds: int) -> dict[str, int | None]:
-        """Return settings that measure as often, where it can be, in a run of so many rounds."""
-        every = min(self.every_rounds or 0, rounds - 1) or None
-        return {"every_rounds": every, "heldout_problems": every and self.heldout_problems}
 
     def check(self, rounds: int) -> None:
         """Refuse what does not go with so many rounds.

@@ -67,7 +67,9 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     values["engine"]["max_model_len"] = problems["max_prompt_tokens"] + _TOKENS
     values["training"]["batch_size"] = min(experiment.training.batch_size, limit)
     values["rounds"] = [_small(one, limit, experiment.of_round(n)) for n, one in _some(values["rounds"])]
-    evaluation |= experiment.evaluation.fitting(len(values["rounds"]))
+    if every := experiment.evaluation.every_rounds:
+        fitting = min(every, len(values["rounds"]) - 1) or None
+        evaluation |= {"every_rounds": fitting, "heldout_problems": fitting and evaluation["heldout_problems"]}
     if experiment.reward:
         # not as short as the answers of a rehearsal: then a penalty would not fit into them
         longest = experiment.reward.longest or experiment.sampling.max_tokens

@@ -63,10 +63,12 @@ def _measure(run: Run, number: int, workers: Workers) -> None:
     if not run.is_done(path, inputs, settings):
         with run.writing(path, inputs, settings) as draft:
             found = dict[str, dict[str, dict[str, Any]]]()
-            for one, mine in zip(targets, rows, strict=True):
+            for one, mine in zip(targets, answers, strict=True):
                 split = one.questions.split
                 found.setdefault(split, {})[one.label] = measured = measures_of(run, one.questions.config, mine)
                 say(f"{split} pass@1 of {one.label}: {measured['pass_at_k']['1'][0]:.1%}")
+                for name, other in measured.get("also", {}).items():
+                    say(f"{split} pass@1 of {one.label}, {name}: {other['pass_at_k']['1'][0]:.1%}")
             split = next(name for name in ("validation", "heldout") if name in found)
             mean = found[split][f"round {number}"]["mean_reward"]
             draft.details = {**found, "deciding": {"split": split, "mean_reward": mean}}

@@ -34,7 +34,7 @@ def room(run: Run, number: int) -> Need | None:
     if number not in _after(run.config):
         return None
     asked = problems_of(run, "heldout")
-    heldout = min(asked, settings.heldout_problems or asked) * settings.heldout_samples
+    heldout = min(asked, settings.heldout_problems or asked) * settings.heldout_answers
     checkpoints = 2 if number == first_of(run.config) else 1
     rows = heldout * checkpoints + problems_of(run, "validation") * settings.validation_samples
     what = f"round {number}: {rows:,} answers of the evaluation need"

@@ -239,7 +239,7 @@ def tokens_per_gpu_s(
 def _evaluation(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> EvaluationEstimate:
     settings, epochs = experiment.evaluation, experiment.rounds[-1].epochs
     checkpoints = experiment.earlier_checkpoints + (epochs if settings.choose_on == "heldout" else 1)
-    answers = problems.heldout * settings.heldout_samples * checkpoints
+    answers = problems.heldout * settings.heldout_answers * checkpoints
     answers += problems.validation * settings.validation_samples * epochs
     asked = {"validation": problems.validation, "heldout": problems.heldout}
     answers += sum(stage.answers(experiment, asked) for stage in OPTIONAL)

@@ -152,3 +152,19 @@ def test_the_command_stops_and_continues(tmp_path: Path) -> None:
     redone = called("run", run.root, "--redo", "groups", "--until", "groups", "--round", "0")
     assert redone.returncode == 0, redone.stderr
     assert calls(run) == [*labels(run)[:7], "groups.build round 0"]
+
+
+def test_after_an_evaluation_the_report_is_written_at_once_and_a_broken_one_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(tmp_path, rounds=2, evaluation={"every_rounds": 1})
+    (run.root / "fail").write_text("reports.write=once")
+    assert "the report is" in play(run)
+    made = calls(run)
+    measured = made.index("evaluation.interim round 0")
+    assert made[measured + 1 : measured + 3] == ["reports.write", "rollouts.generate round 1"]
+    assert [one for one in made if one != "reports.write"] == labels(run)[:-1] and made.count("reports.write") == 2
+    assert "report: " in caplog.text and "the run continues" in caplog.text
+    assert len(finished(run)) == len(labels(run))
+    play(run)
+    assert calls(run) == made, "nothing is left"

@@ -202,7 +202,8 @@ def made(
     return {
         "card": VERSION,
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "settings": config.model_dump(mode="json"),
+        # an older version knows no `also`, and reads cards without it
+        "settings": config.model_dump(mode="json", exclude=set() if config.also else {"also"}),
         "asked": asked(basis, targets),
         "origin": {
             "problems": dict(basis.origin),

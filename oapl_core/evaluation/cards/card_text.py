@@ -27,6 +27,8 @@ def headline(card: Card) -> Iterator[str]:
             shown += f" (95 % interval {_share(low)} to {_share(high)})"
         cut = _share(result["truncated"] / result["answers"])
         yield f"{label}: {shown}, {result['problems']:,} problems, {cut} cut at max_tokens"
+        for name, other in result.get("also", {}).items():
+            yield f"{label}, {name}: pass@1 {_interval(other['pass_at_k'].get('1'))}"
     for pair in card["comparisons"]:
         if pair["k"] == 1:
             yield f"{pair['second']} against {pair['first']}: {_change(pair)}"
@@ -50,13 +52,20 @@ def markdown(card: Card) -> str:
     return render("card.md.jinja", values, "oapl_core.evaluation.cards")
 
 
+def _each(card: Card) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the results of each model, and after it those of its answers that were decoded otherwise."""
+    for label, result in card["results"].items():
+        yield label, result
+        yield from ((f"{label}, {name}", other) for name, other in result.get("also", {}).items())
+
+
 def _averages(card: Card) -> Rows:
     n = card["asked"]["sampling"]["samples"]
     earned = any("reward" in result for result in card["results"].values())
     averages = "pass@1>|mean reward>" if earned else f"avg@{n}>"
     names = f"model|{averages}|repeat>|tokens: mean>|p50>|p90>|p99>|truncated>|time limit>|verifier errors>"
     rows = []
-    for label, result in card["results"].items():
+    for label, result in _each(card):
         tokens, size = (f"{result['tokens'][name]:,.0f}" for name in ("mean", "p50", "p90", "p99")), result["answers"]
         ended = (result["truncated"], result["outcomes"].get("time_limit", 0))
         shares = (_share(count / size) for count in ended)
@@ -70,7 +79,7 @@ def _averages(card: Card) -> Rows:
 
 
 def _curves(card: Card) -> Rows:
-    curves = {label: result["pass_at_k"] for label, result in card["results"].items()}
+    curves = {label: result["pass_at_k"] for label, result in _each(card)}
     ks = dict.fromkeys(k for curve in curves.values() for k in curve)
     rows = [[f"pass@{k}", *(_interval(curve.get(k)) for curve in curves.values())] for k in ks]
     return ["", *(f"{label}>" for label in curves)], rows

@@ -66,7 +66,11 @@ def _evaluate(folder: EvaluationFolder, workers: Workers) -> None:
     if config.repeats:
         asked = card.asked(of_folder(folder, targets), targets)
         agreement.check_asked(card.read(config.repeats), asked, config.repeats)
-    left = [one for one in targets if not all(map(one.is_judged, one.rollouts))]
+    left = [
+        target
+        for target in targets
+        if not all(one.is_judged(part) for one in (target, *target.others) for part in one.rollouts)
+    ]
     now = [one for one in targets if one not in left or _fits(left[0], one)]
     with Answering(config, sum(one.questions.answers for one in now), workers) as answering:
         answers = {one.label: answering.ask(one) for one in now}

@@ -369,3 +369,31 @@ def test_a_lost_card_is_written_again_without_an_engine(tmp_path: Path, place: P
     assert not finished(folder)
     evaluate_folder(folder, never, JUDGE)
     assert finished(folder)
+
+
+def test_models_answer_at_other_temperatures_too_and_the_rest_is_as_without(tmp_path: Path, place: Path) -> None:
+    plain, both = folder_of(tmp_path / "plain", place), folder_of(tmp_path / "both", place, also=[{"temperature": 0}])
+    starts = Starts()
+    evaluate_folder(plain, Starts(), JUDGE)
+    evaluate_folder(both, starts, JUDGE)
+    assert sum(len(one.answered) for one in starts.samplers) == 2 * (6 * 4 + 6)
+    assert both.answers.read_bytes() == plain.answers.read_bytes()
+    results = card.read(both.card)["results"]
+    assert {label: one.pop("also")["greedy"]["answers"] for label, one in results.items()} == {"one": 6, "two": 6}
+    assert results == card.read(plain.card)["results"]
+
+
+def test_a_way_that_is_missing_is_asked_by_an_engine_of_its_model(tmp_path: Path, place: Path) -> None:
+    """Of two architectures: the first has answered in the main way alone, the second not at all."""
+    other = model(tmp_path / "other", 3.0)
+    weights = (other / "model.safetensors").read_bytes().replace(b'"w"', b'"v"')
+    (other / "model.safetensors").write_bytes(weights)
+    models = [{"label": path.name, "path": path} for path in (place / "one", other)]
+    folder = folder_of(tmp_path / "folder", place, models=models, also=[{"temperature": 0}])
+    with pytest.raises(InterruptedError):
+        evaluate_folder(folder, Starts(stop_after=25), JUDGE)
+    starts = Starts()
+    while not folder.is_finished:
+        evaluate_folder(folder, starts, JUDGE)
+    assert [one.loaded for one in starts.samplers] == [[place / "one"], [other]]
+    assert all(one["also"]["greedy"]["answers"] == 6 for one in card.read(folder.card)["results"].values())
