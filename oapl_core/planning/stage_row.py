@@ -74,8 +74,9 @@ class Stage:
     @property
     def module(self) -> str:
         """Module that the process runs."""
+        is_core = (Path(__file__).parents[1] / self.verb.partition(".")[0]).is_dir()
         # of other packages the verb is the whole name
-        return self.place or (self.verb if self.verb.count(".") > 1 else f"oapl_core.{self.verb}")
+        return self.place or (f"oapl_core.{self.verb}" if is_core else self.verb)
 
     @property
     def title(self) -> str:

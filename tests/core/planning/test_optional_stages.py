@@ -55,6 +55,7 @@ def test_it_is_a_step_after_each_of_its_rounds_with_a_module_of_its_own(run: Run
     assert step.label == "weighing.weigh round 0" and module_of(step.verb) == "weighing.somewhere.weigh"
     assert module_of("groups.build") == "oapl_core.groups.build"
     assert module_of("oapl_extras.audit.audit") == "oapl_extras.audit.audit"
+    assert module_of("evaluation.folders.evaluate") == "oapl_core.evaluation.folders.evaluate"
     assert estimate(run, step.verb, 0) is None
     before_stage(run, step.verb, 0)
     assert step not in finished(run)
