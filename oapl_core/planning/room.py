@@ -13,6 +13,7 @@ from oapl_core.files import readable_size
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
+from oapl_core.settings.evaluation import EvaluationConfig
 from oapl_core.tables import PROMPTS, read_table
 
 ROLLOUT_BYTES_PER_TOKEN = 6.25
@@ -96,12 +97,17 @@ def evaluation(run: Run, _number: int) -> Need:
     """Estimate the evaluation at the end of the run: answers that no evaluation has yet, and the table of all."""
     settings, rounds = run.config.evaluation, run.config.rounds
     validation = problems_of(run, "validation") * rounds[-1].epochs * settings.validation_samples
-    heldout = problems_of(run, "heldout") * settings.heldout_answers
+    heldout = problems_of(run, "heldout") * heldout_answers(settings)
     rows = validation + heldout * (run.config.earlier_checkpoints + 1)
     *before, last = run.config.evaluated_rounds
     there = answered(run, last) + sum(answered(run, number, "_heldout") for number in before)
     need = answers(run, last, f"evaluation: {rows:,} answers need", rows - there)
     return replace(need, bytes=max(0.0, need.bytes + rows * _longest(run, last)[0] * EVALUATION_BYTES_PER_TOKEN))
+
+
+def heldout_answers(settings: EvaluationConfig) -> int:
+    """Count the answers to a held-out problem, in each way of `evaluation.also` together."""
+    return settings.heldout_samples + sum(settings.heldout_samples if one.temperature else 1 for one in settings.also)
 
 
 def answers(run: Run, newest: int, what: str, rows: int) -> Need:

@@ -1,7 +1,6 @@
 """How checkpoints are measured: the settings of evaluation, with their defaults, units and sources."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -69,14 +68,6 @@ class EvaluationConfig(AskingConfig):
     """Held-out problems that are asked after a round, in whole parts of at most 256 answers, so perhaps some more. They
     are spread over all of them, and the same in every round; unset: all.
     """
-
-    @property
-    def heldout_answers(self) -> int:
-        """Number of answers to a held-out problem, in each way of ``also`` together."""
-        return self.heldout_samples + sum(self.heldout_samples if one.temperature else 1 for one in self.also)
-
-    at_the_end: ClassVar[Mapping[str, None]] = {"every_rounds": None, "heldout_problems": None}
-    """Values that leave evaluation to the end of the run."""
 
     def before_the_end(self, rounds: int) -> tuple[int, ...]:
         """Return those of so many rounds after which a checkpoint is measured, but the last."""

@@ -23,7 +23,6 @@ from oapl_core.planning.plan import Step, conclusion, finished, preparation, rou
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.evaluation import EvaluationConfig
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import (
     FORMAT,
@@ -33,7 +32,7 @@ from oapl_core.settings.experiment_file import (
     parse_experiment,
     write_record,
 )
-from oapl_extras.compare.settings import ArmConfig, ComparisonConfig
+from oapl_extras.compare.settings import AT_THE_END, ArmConfig, ComparisonConfig
 
 MEASURING = Step("measuring the arms", "oapl_extras.compare.measuring", None, ())
 REPORTING = Step("report of the comparison", "oapl_extras.compare.together", None, ("report",))
@@ -218,8 +217,7 @@ class Comparison(Recorded):
             "stop": {},
             "objective": arm.objective.model_dump(mode="json"),
             "training": training,
-            # its earlier rounds are the common run's
-            "evaluation": values["evaluation"] | {**EvaluationConfig.at_the_end} | config.evaluation,
+            "evaluation": values["evaluation"] | AT_THE_END | config.evaluation,
             "rounds": [*values["rounds"][:number], whole],
         }
         # other epochs read the same groups; another filter needs its own

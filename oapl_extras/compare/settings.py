@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.objectives import Oapl, Objective
-from oapl_core.settings.evaluation import EvaluationConfig
 from oapl_core.settings.rounds import Keep
 from oapl_core.settings_group import Settings
 
+AT_THE_END: dict[str, Any] = {"every_rounds": None, "heldout_problems": None}
+"""Evaluation of an arm: at its end alone, since its earlier rounds are the common run's."""
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -73,7 +74,7 @@ class ComparisonConfig(Settings):
         twice = next((arm.label for arm in self.arms if folders.count(arm.folder) > 1), None)
         if twice is not None:
             raise ValueError(f"two arms are called {twice!r}, or so alike that their folders would have one name")
-        if during := sorted(EvaluationConfig.at_the_end.keys() & self.evaluation.keys()):
+        if during := sorted(AT_THE_END.keys() & self.evaluation.keys()):
             raise ValueError(f"evaluation.{during[0]}: arms are measured at their end alone; leave it out")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("a seed is given twice")

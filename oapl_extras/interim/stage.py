@@ -6,7 +6,7 @@ Found by name. The verb is interim.py.
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from oapl_core.planning.room import Need, answered, answers, problems_of
+from oapl_core.planning.room import Need, answered, answers, heldout_answers, problems_of
 from oapl_core.planning.stage_row import Stage, start_of, unfinished_answers
 from oapl_core.run_folder.measurement import Measurement
 from oapl_core.run_folder.run import EVALUATION_DIR, Run
@@ -34,7 +34,7 @@ def room(run: Run, number: int) -> Need | None:
     if number not in _after(run.config):
         return None
     asked = problems_of(run, "heldout")
-    heldout = min(asked, settings.heldout_problems or asked) * settings.heldout_answers
+    heldout = min(asked, settings.heldout_problems or asked) * heldout_answers(settings)
     checkpoints = 2 if number == first_of(run.config) else 1
     rows = heldout * checkpoints + problems_of(run, "validation") * settings.validation_samples
     what = f"round {number}: {rows:,} answers of the evaluation need"

@@ -21,7 +21,12 @@ from typing import Any
 
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.recomputation import recomputed_share
-from oapl_core.planning.room import ANSWER_BYTES_PER_TOKEN, EVALUATION_BYTES_PER_TOKEN, ROLLOUT_BYTES_PER_TOKEN
+from oapl_core.planning.room import (
+    ANSWER_BYTES_PER_TOKEN,
+    EVALUATION_BYTES_PER_TOKEN,
+    ROLLOUT_BYTES_PER_TOKEN,
+    heldout_answers,
+)
 from oapl_core.planning.stages import EVALUATION, OPTIONAL, SAMPLING
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
@@ -239,7 +244,7 @@ def tokens_per_gpu_s(
 def _evaluation(experiment: Experiment, model: ModelSize, problems: ProblemCounts) -> EvaluationEstimate:
     settings, epochs = experiment.evaluation, experiment.rounds[-1].epochs
     checkpoints = experiment.earlier_checkpoints + (epochs if settings.choose_on == "heldout" else 1)
-    answers = problems.heldout * settings.heldout_answers * checkpoints
+    answers = problems.heldout * heldout_answers(settings) * checkpoints
     answers += problems.validation * settings.validation_samples * epochs
     asked = {"validation": problems.validation, "heldout": problems.heldout}
     answers += sum(stage.answers(experiment, asked) for stage in OPTIONAL)

@@ -44,7 +44,7 @@ FEATURES = {
         ("oapl_extras/stop", "operation/stop"),
     ),
     "evaluation during the run": (
-        r"(?i)interim|\bevaluation\.(every_rounds|heldout_problems)\b|\b(before_the_end|at_the_end)\b",
+        r"(?i)interim|\bevaluation\.(every_rounds|heldout_problems)\b|\b(before_the_end|AT_THE_END)\b",
         ("oapl_extras/interim", "settings/evaluation"),
     ),
     "filters": (r"\bpass_rate\b|\b(own_)?filters\b", ("oapl_core/groups", "oapl_extras/filters")),
