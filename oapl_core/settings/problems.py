@@ -159,7 +159,7 @@ class ProblemsConfig(PromptConfig):
     train: Annotated[ProblemFiles, Field(min_length=1)]
     """Problem sets that rounds sample from: a file, a folder of files, `hub:ORG/NAME[@REVISION][:SPLIT]`, or a list.
     Files are .jsonl, .json (both also .gz), .csv, .parquet or .arrow. Rows are ours or another project's
-    (docs/problem_rows.md). A .json file holds one array of problems, or one problem in each line."""
+    (docs/extras/rows.md). A .json file holds one array of problems, or one problem in each line."""
     columns: Annotated[dict[str, str], AfterValidator(_columns)] = Field(default_factory=dict)
     """Names that our columns have in these files, such as `{statement = "question", answer = "final"}`; a point goes
     into an object. Unset: our names, else those that other projects use."""

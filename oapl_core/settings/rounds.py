@@ -104,8 +104,8 @@ class RoundConfig(Settings):
     """Settings of `draw = "difficulty"`."""
     keep: Keep = "any_correct"
     """Groups trained on. `any_correct`: with at least one correct answer. `mixed`: with right and wrong ones. `spread`:
-    whose rewards differ. `all`: every one. Or `module:function`, a filter of your own (docs/filters.md). Of a list,
-    each filter sees what those before it kept."""
+    whose rewards differ. `all`: every one. Or `module:function`, a filter of your own (docs/extras/filters.md). Of a
+    list, each filter sees what those before it kept."""
     pass_rate: tuple[Fraction, Fraction] | None = None
     """Band `[low, high]`: groups whose share of correct answers lies outside are left out before `keep` is asked.
     Unset: no band."""

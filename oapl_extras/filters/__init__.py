@@ -1,1 +1,1 @@
-"""Filters of a person's own: a function that says of a problem's answers which are not trained on (docs/filters.md)."""
+"""Filters of a person's own: a function says which answers are not trained on (docs/extras/filters.md)."""

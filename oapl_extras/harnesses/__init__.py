@@ -1,1 +1,1 @@
-"""`oapl evaluate --harness`: another project's harness on the same checkpoints, beside ours (docs/harnesses.md)."""
+"""`oapl evaluate --harness`: another project's harness on the same checkpoints (docs/extras/harnesses.md)."""

@@ -98,7 +98,7 @@ def _problems(folder: EvaluationFolder, name: str, model: Path) -> tuple[list[di
         rows = file.read(columns=[*_PROBLEM, "language"]).to_pylist()
     problems = {row["problem_id"]: row for row in rows if harness.judges(row)}
     if not problems:
-        raise ConfigError(f"--harness {name}: can judge none of the {len(rows)} problems (docs/harnesses.md)")
+        raise ConfigError(f"--harness {name}: can judge none of the {len(rows)} problems (docs/extras/harnesses.md)")
     prompts = tables.read_table(prompts_of(folder, model), tables.PROMPTS, ["problem_id", "prompt"]).to_pylist()
     asked = [{**problems[row["problem_id"]], **row} for row in prompts if row["problem_id"] in problems]
     return asked, len(rows) - len(problems)

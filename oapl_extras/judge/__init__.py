@@ -1,1 +1,1 @@
-"""`[reward.judge]`: a language model judges answers; its canaries, replies and rubrics (docs/rewards.md)."""
+"""`[reward.judge]`: a language model judges answers; its canaries, replies and rubrics (docs/extras/judge.md)."""

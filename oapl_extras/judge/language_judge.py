@@ -131,7 +131,7 @@ class LanguageJudge:
         except FileNotFoundError:
             raise ConfigError(
                 f"`reward.judge.canaries`: {path} is not there; `oapl judge RUN --make-canaries {path}` makes it of "
-                "answers that the run has sampled, or write it by hand (docs/rewards.md)"
+                "answers that the run has sampled, or write it by hand (docs/extras/judge.md)"
             ) from None
         except (OSError, ValueError, AttributeError) as error:
             raise ConfigError(f"`reward.judge.canaries`: {path} cannot be read as JSON lines ({error})") from None

@@ -124,7 +124,7 @@ def choose(values: Sequence[tuple[float, FunctionCall]]) -> list[Canary]:
     if low == high:
         raise ConfigError(
             f"the judge gave {low:g} to each of {len(values)} answers, so that none can be a canary: ask about more "
-            "with -n, mend the judge's prompt, or write the file by hand (docs/rewards.md)"
+            "with -n, mend the judge's prompt, or write the file by hand (docs/extras/judge.md)"
         )
     # a bound at the number itself would stop a run for one point of a judge that is a little noisy
     gap, chosen = high - low, list[Canary]()

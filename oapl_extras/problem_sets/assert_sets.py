@@ -1,4 +1,4 @@
-"""HumanEval and MBPP as problems of kind `assert`: checks that call the program (docs/problem_sets.md).
+"""HumanEval and MBPP as problems of kind `assert`: checks that call the program (docs/extras/problem_sets.md).
 Pure."""
 
 import ast

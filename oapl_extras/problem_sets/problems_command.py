@@ -77,7 +77,7 @@ def problems(
     solutions: Solutions = None,
     screen: _Screen = None,
 ) -> None:
-    """Import a published problem set, or curate one of your own; print the kept and dropped (docs/problem_sets.md)."""
+    """Import a published problem set, or curate one of your own; print what it drops (docs/extras/problem_sets.md)."""
     if name is None:
         _show_sets()
         return

@@ -1,1 +1,1 @@
-"""Rows as their owners write them: others' columns, chat messages, data sets of the hub (docs/problem_rows.md)."""
+"""Rows as their owners write them: others' columns, chat messages, data sets of the hub (docs/extras/rows.md)."""

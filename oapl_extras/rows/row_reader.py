@@ -2,7 +2,7 @@ r"""Reads a row as its owner wrote it and makes our columns of it: names, golds,
 
 Rows of our columns alone never come here (problem_set.py). In any other row our columns
 are found by `[problems] columns`, by our own names, or by the names that the field uses. Those are the rows of verl,
-TRL, OpenRLHF, verifiers and open-instruct, and of GSM8K, MATH and SVAMP (docs/problem_rows.md). Every other column of
+TRL, OpenRLHF, verifiers and open-instruct, and of GSM8K, MATH and SVAMP (docs/extras/rows.md). Every other column of
 the row is kept in `info`.
 """
 

@@ -1,4 +1,4 @@
-"""docs/rewards.md: its files and settings, applied to rollouts, give the rewards of its tables."""
+"""docs/rewards.md and docs/extras/judge.md: their files and settings, applied to rollouts, give their tables."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ from oapl_core.verdicts.judges import Judges
 from tests.architecture.sources import ROOT
 from tests.core.verdicts.judge_server import serving
 
-PAGE = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
+PAGE, JUDGE = ((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("rewards.md", "extras/judge.md"))
 FILE = re.compile(r"^`([\w.-]+)`,[^\n]*:\n\n```\w+\n(.*?)```", re.DOTALL | re.MULTILINE)
 TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
 RIGHT = "```python\nprint(sum(map(int, input().split())))\n```\n"
@@ -35,6 +35,8 @@ PROBLEM: dict[str, Any] = {
 
 
 def section(title: str) -> str:
+    if title == "A judge":  # a page of its own
+        return JUDGE
     return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 

@@ -1,4 +1,4 @@
-"""docs/filters.md: its tables are what the filter does, and its blocks are read or run."""
+"""docs/extras/filters.md: its tables are what the filter does, and its blocks are read or run."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ from tests.architecture.sources import ROOT
 from tests.core.groups.test_build import put, rollout, verdict, write_round
 from tests.core.groups.test_filters import SHIPPED, frames
 
-PAGE = (ROOT / "docs" / "filters.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/extras/filters.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
