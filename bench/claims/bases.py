@@ -10,8 +10,12 @@ training or validation problem has. Nothing was ever chosen by them: the setting
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data.demo import generate
+
+if TYPE_CHECKING:
+    from oapl_core.run_folder.run import Run
 
 DEMO = Path(__file__).resolve().parents[2] / "deployments" / "experiments" / "demo.toml"
 SEED, DEMOS, MEASURED = 1, 150, 500
@@ -24,12 +28,16 @@ def main() -> None:
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     options = parser.parse_args()
-    options.to.mkdir(parents=True, exist_ok=True)
-    heldout = options.to / "heldout.jsonl"
-    if not heldout.exists():
-        generate.write(heldout, heldout_problems())
+    write_heldout(options.to)
     for seed in options.seeds:
-        prepare(options.to.resolve(), heldout.resolve(), seed)
+        prepare(options.to.resolve(), seed)
+
+
+def write_heldout(to: Path) -> None:
+    """The problems that are measured on; those that are there stay."""
+    to.mkdir(parents=True, exist_ok=True)
+    if not (to / "heldout.jsonl").exists():
+        generate.write(to / "heldout.jsonl", heldout_problems())
 
 
 def heldout_problems() -> list[generate.Row]:
@@ -47,14 +55,23 @@ def heldout_problems() -> list[generate.Row]:
     return [row for row, _ in drawn["heldout"][DEMOS:]]
 
 
-def prepare(to: Path, heldout: Path, seed: int) -> None:
+def found(to: Path, seed: int) -> "Run":
+    """The demo's run, not yet opened, with a seed, these held-out problems, and its folders below ``to``."""
+    from oapl_core.run_folder.opening import find
+
+    heldout = to / "heldout.jsonl"
+    return find(
+        DEMO, [f"seed={seed}", f'problems.heldout="{heldout}"', f'runs_dir="{to}/runs"', f'cache_dir="{to}/cache"']
+    )
+
+
+def prepare(to: Path, seed: int) -> None:
     """The run folder of a base, by the pipeline's own stages."""
     from oapl_core.launch import run_stage
     from oapl_core.planning.plan import finished, preparation
-    from oapl_core.run_folder.opening import find, opened
+    from oapl_core.run_folder.opening import opened
 
-    changes = [f"seed={seed}", f'problems.heldout="{heldout}"', f'runs_dir="{to}/runs"', f'cache_dir="{to}/cache"']
-    with opened(find(DEMO, changes), print) as run:
+    with opened(found(to, seed), print) as run:
         for step in preparation(run.config):
             if step not in finished(run):
                 run_stage(run, step.verb, step.arguments)

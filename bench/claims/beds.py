@@ -42,15 +42,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     options = parser.parse_args()
     for bed in options.only:
-        folder = options.to.resolve() / bed
-        if not folder.exists():
-            draft = folder.with_name(f".tmp-{bed}")
-            draft.mkdir(parents=True, exist_ok=True)
-            for name, rows in SETS[bed]():
-                (draft / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-            draft.rename(folder)
+        write_sets(bed, options.to.resolve())
         for seed in options.seeds:
             prepare(bed, options.to.resolve(), seed)
+
+
+def write_sets(bed: str, to: Path) -> None:
+    """The problem sets of a bed; those that are there stay."""
+    if (to / bed).exists():
+        return
+    draft = to / f".tmp-{bed}"
+    draft.mkdir(parents=True, exist_ok=True)
+    for name, rows in SETS[bed]():
+        (draft / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draft.rename(to / bed)
 
 
 def countdown_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
@@ -98,17 +103,25 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
 SETS = {"countdown": countdown_sets, "chains": chains_sets}
 
 
-def prepare(bed: str, to: Path, seed: int) -> None:
-    """The run folders of a base, by the pipeline's own stages."""
-    from oapl_core.launch import run_stage
-    from oapl_core.planning.plan import finished, preparation
-    from oapl_core.run_folder.opening import find, opened
+def found(bed: str, to: Path, seed: int) -> Iterator[Run]:
+    """Runs of a base, not yet opened, with their folders below ``to``."""
+    from oapl_core.run_folder.opening import find
 
     shared = [f"seed={seed}", f'runs_dir="{to}/runs"', f'cache_dir="{to}/cache"']
     shared.append(f'pretrain.solutions="{to}/{bed}/solutions.jsonl"')
     for ending, changes in VARIANTS[bed].items():
         sets = [f'problems.{split}="{to}/{bed}/{split}{ending}.jsonl"' for split, many in SPLITS.items() if many]
-        with opened(find(HERE / f"{bed}.toml", [*shared, *sets, *changes]), print) as run:
+        yield find(HERE / f"{bed}.toml", [*shared, *sets, *changes])
+
+
+def prepare(bed: str, to: Path, seed: int) -> None:
+    """The run folders of a base, by the pipeline's own stages."""
+    from oapl_core.launch import run_stage
+    from oapl_core.planning.plan import finished, preparation
+    from oapl_core.run_folder.opening import opened
+
+    for one in found(bed, to, seed):
+        with opened(one, print) as run:
             make_base(run)
             for step in preparation(run.config):
                 if step not in finished(run):

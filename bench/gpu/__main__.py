@@ -26,6 +26,9 @@ def card(options: argparse.Namespace) -> None:
     if unknown := sorted(set(parts) - set(PARTS)):
         sys.exit(f"--parts: there is no {', '.join(unknown)}; choose from {', '.join(PARTS)}")
     planned = [m for m in (plan.tiny() if options.tiny else plan.card()) if m.part in parts]
+    planned = plan.chosen(planned, options.only)
+    if not planned:
+        sys.exit(f"--only: no measurement of these parts is called {' or '.join(options.only)}")
     path = options.file or (TINY if options.tiny else RAW)
     runner.run(planned, path, options.folder, options.minutes, options.again)
 
@@ -59,6 +62,9 @@ def parser() -> argparse.ArgumentParser:
     of_card.add_argument("--file", type=Path, help=f"the raw file ({RAW})")
     of_card.add_argument("--minutes", type=float, default=25.0)
     of_card.add_argument("--parts", help=f"only these of {','.join(PARTS)}")
+    of_card.add_argument(
+        "--only", nargs="*", default=[], help="measurements whose key these expressions find, in order"
+    )
     of_card.add_argument("--again", action="store_true", help="measure again what failed")
     of_card.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     of_step = found.add_argument_group("step and output")

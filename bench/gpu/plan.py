@@ -1,6 +1,7 @@
 """The card's measurements, what tells most first: what a part's time does not reach waits for a second start."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.gpu.measurement import Measurement
@@ -15,6 +16,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "flash-3": PLAIN | {"attention": "flash-3"},
     "flash-4": PLAIN | {"attention": "flash-4"},
     "compiled": PLAIN | {"recompute": "none", "compile": True},
+    "liger, attention kept": PLAIN | {"recompute": "attention", "kernels": "liger"},
+    "liger, kept": PLAIN | {"recompute": "none", "kernels": "liger"},
     "together": {"recompute": "attention", "kernels": "liger", "attention": "flash-4"},
     "together, kept": {"recompute": "none", "kernels": "liger", "attention": "flash-4"},
     "auto": {"recompute": "auto", "kernels": "auto", "attention": "auto"},
@@ -48,6 +51,8 @@ FIRST = (  # variant, size, tokens of an answer, tokens of a micro-batch
     ("together, kept", "0.6B", SHORT, 32768),
     ("flash-3", "4B", LONG, 32768),
     ("compiled", "0.6B", SHORT, 32768),
+    ("liger, kept", "0.6B", SHORT, 32768),
+    ("liger, attention kept", "4B", LONG, 32768),
 )
 
 
@@ -56,6 +61,8 @@ PROFILED = (
     ("plain", "4B", LONG, 32768),
     ("together", "0.6B", SHORT, 32768),
     ("together", "4B", LONG, 32768),
+    ("liger", "0.6B", SHORT, 32768),
+    ("liger", "4B", LONG, 32768),
 )
 
 
@@ -72,6 +79,12 @@ def card() -> list[Measurement]:
         *engines("0.6B", at_once=(1024, 128, 256), tokens=256, context=8192, long_at_once=48),
         *peers(),
     ]
+
+
+def chosen(planned: list[Measurement], only: Sequence[str]) -> list[Measurement]:
+    """Those whose key one of the regular expressions finds, in the expressions' order; without expressions all."""
+    found = [m for pattern in only for m in planned if re.search(pattern, m.key)]
+    return list({m.key: m for m in found}.values()) if only else planned
 
 
 def rest() -> Iterator[tuple[str, str, int, int]]:
