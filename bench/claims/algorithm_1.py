@@ -175,7 +175,7 @@ class Lagged:
             del self._snapshots[old]
 
     def _chunk(self, folder: Path, sampled_by: Mapping[str, torch.Tensor], steps: int, lag: int) -> None:
-        rows = self._sampled(folder, steps)
+        rows = self.sampled(folder, steps)
         start = time.process_time()
         path = self.folder / "groups.parquet"
         path.unlink(missing_ok=True)
@@ -239,7 +239,7 @@ class Lagged:
         write_table(path, REFERENCES, [{"rollout_id": str(row), "reference_logprobs": found[row]} for row in rows])
         return Rows(path, REFERENCES, ("reference_logprobs",))
 
-    def _sampled(self, folder: Path, steps: int) -> list[dict[str, Any]]:
+    def sampled(self, folder: Path, steps: int) -> list[dict[str, Any]]:
         """Rows of tables.GROUPS: answers to the next problems."""
         arm, identity = self.arm, policy_hash(folder)
         first = self.samples // arm.group_size

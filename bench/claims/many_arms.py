@@ -1,0 +1,218 @@
+"""Train the arms of `factorial.py` side by side on bases that were carried to a GPU, and bring their answers home.
+
+``python -m bench.claims.many_arms all CARRIED --to DIR --at-once 14`` runs what is missing, each job in a process of
+its own; ``one`` runs one job. A job is a base, a plan of steps and a share of the arms. It writes DIR/JOB.npz: which
+answer each arm gave how often (``judged.py`` reads it). A job that is there is left alone.
+
+    passes    three passes over 90 steps' rollouts; answers after the first and the last
+    lag-400   one pass over 400 steps' rollouts; answers at the end
+"""
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.claims.side_by_side import Rollouts, SideBySide
+
+GROUPS_PER_STEP, PASS, LAG = 8, 90, 400
+PLANS = {"passes": (PASS, 3), "lag-400": (LAG, 1)}
+"""Steps of a pass, and passes."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Work of one process."""
+
+    base: str
+    plan: str
+    part: int
+    parts: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.base}.{self.plan}.{self.part}-of-{self.parts}"
+
+
+def main() -> None:
+    """Run every missing job, or one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("verb", choices=["all", "one"])
+    parser.add_argument("carried", type=Path)
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--plans", nargs="*", default=list(PLANS), choices=list(PLANS))
+    parser.add_argument("--bases", nargs="*", help="names of carried bases, in this order; else all")
+    parser.add_argument("--parts", type=int, default=2, help="shares of the arms")
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--steps", type=int, help="fewer steps, to try it")
+    options = parser.parse_args()
+    bases = options.bases or sorted(path.name.removesuffix(".json.gz") for path in options.carried.glob("*.json.gz"))
+    options.to.mkdir(parents=True, exist_ok=True)
+    if options.verb == "one":
+        run(options.carried, Job(bases[0], options.plans[0], options.part, options.parts), options.to, options.steps)
+        return
+    shares = range(options.parts)
+    jobs = [Job(base, plan, part, options.parts) for plan in options.plans for base in bases for part in shares]
+    missing = [job for job in jobs if not (options.to / f"{job.name}.npz").exists()]
+    run_all(options.carried, missing, options.to, options.at_once)
+
+
+def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int) -> None:
+    """Each in its process; one that fails is said at the end.
+
+    Raises:
+        SystemExit: a job failed.
+    """
+    waiting, running, failed, began = list(jobs), dict[str, subprocess.Popen[bytes]](), list[str](), time.monotonic()
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            job = waiting.pop(0)
+            command = [sys.executable, "-m", "bench.claims.many_arms", "one", str(carried), "--to", str(to)]
+            command += ["--plans", job.plan, "--bases", job.base, "--part", str(job.part), "--parts", str(job.parts)]
+            with (to / f"{job.name}.log").open("wb") as log:
+                running[job.name] = subprocess.Popen(command, stdout=log, stderr=log)
+        for name in [name for name, process in running.items() if process.poll() is not None]:
+            if running.pop(name).returncode:
+                failed.append(name)
+            done = len(jobs) - len(waiting) - len(running)
+            print(f"jobs {done}/{len(jobs)} | {time.monotonic() - began:.0f} s | {name}", flush=True)
+        time.sleep(0.2)
+    if failed:
+        sys.exit(f"{', '.join(failed)} failed; their output is in {to}")
+
+
+def run(carried: Path, job: Job, to: Path, steps: int | None = None) -> None:
+    """Train a share of the arms of one base, and write their answers."""
+    import torch
+
+    from bench.claims.factorial import arms
+    from bench.claims.side_by_side import SideBySide
+
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with gzip.open(carried / f"{job.base}.json.gz", "rt") as file:
+        facts = json.load(file)
+    of_pass, passes = PLANS[job.plan]
+    of_pass = min(of_pass, steps or of_pass)
+    rollouts = rollouts_of(facts, of_pass * GROUPS_PER_STEP)
+    own = arms()[job.part :: job.parts]
+    side = SideBySide(loaded(carried / facts["model"], device), own, rollouts, seed=facts["seed"])
+    kept = Answers(facts, [arm.name for arm in own])
+    model = loaded(carried / facts["model"], device)
+    if job.part == 0:
+        kept.add(model, "base", 0)
+    order = rollouts.steps(GROUPS_PER_STEP)
+    for epoch in range(1, passes + 1):
+        side.train(order, epoch)
+        print(f"{job.name}: pass {epoch}/{passes} | {time.monotonic() - started:.1f} s", flush=True)
+        if epoch in (1, passes):
+            kept.add_all(side, model, epoch * of_pass)
+            print(f"{job.name}: answered | {time.monotonic() - started:.1f} s", flush=True)
+    device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    kept.write(to / f"{job.name}.npz", {"device": device_name, "job": job.name, "rollouts": facts["rollouts_sha256"]})
+
+
+def loaded(folder: Path, device: Any) -> Any:
+    """The model of a folder, in float32."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").to(device).eval()
+
+
+def rollouts_of(facts: dict[str, Any], groups: int) -> "Rollouts":
+    """The first groups of a carried file."""
+    import torch
+
+    from bench.claims.side_by_side import Rollouts
+
+    rows = [row for row in facts["rollouts"] if row["group"] < groups]
+    return Rollouts(
+        [facts["prompts"]["train"][row["problem"]] for row in rows],
+        [row["response_ids"] for row in rows],
+        [row["logprobs"] for row in rows],
+        torch.tensor([row["reward"] for row in rows]),
+        torch.tensor([row["correct"] for row in rows]),
+        torch.tensor([row["group"] for row in rows]),
+    )
+
+
+class Answers:
+    """Every arm's answers, each different one once."""
+
+    def __init__(self, facts: dict[str, Any], names: Sequence[str]) -> None:
+        self.facts, self.names = facts, ["base", *names]
+        self.splits = ("validation", "heldout")
+        self.prompts = [ids for split in self.splits for ids in facts["prompts"][split].values()]
+        self._index: dict[bytes, int] = {}
+        self._rows: list[NDArray[np.int64]] = []
+        """Arm, step, way, answer, count."""
+
+    def add_all(self, side: "SideBySide", model: Any, step: int) -> None:
+        """What every arm answers now."""
+        import torch
+
+        for a, arm in enumerate(side.arms):
+            weights = side.weights_of(a)
+            if not all(bool(p.isfinite().all()) for p in weights.values()):
+                continue  # it has no answers, and so is seen to have failed
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    p.copy_(weights[name])
+            self.add(model, arm.name, step)
+
+    def add(self, model: Any, name: str, step: int) -> None:
+        """What one arm answers."""
+        import numpy as np
+
+        from bench.claims.sampled import WAYS, sampled
+
+        facts = self.facts
+        tokens = sampled(model, self.prompts, WAYS, facts["max_tokens"], facts["end_ids"], facts["seed"])
+        first = 0
+        for number, way in enumerate(WAYS):
+            own = tokens[:, first : first + way.answers]
+            first += way.answers
+            problem = np.repeat(np.arange(len(self.prompts), dtype=np.int16), way.answers)[:, None]
+            rows = np.concatenate([problem, own.reshape(-1, own.shape[2])], axis=1)
+            keys, counts = np.unique(np.ascontiguousarray(rows).view(f"V{2 * rows.shape[1]}")[:, 0], return_counts=True)
+            at = [self._index.setdefault(key.tobytes(), len(self._index)) for key in keys]
+            facts_of = np.full((len(at), 3), (self.names.index(name), step, number))
+            self._rows.append(np.column_stack([facts_of, at, counts]))
+
+    def write(self, path: Path, about: dict[str, Any]) -> None:
+        """All of it, complete or not at all."""
+        import numpy as np
+
+        rows = np.concatenate(self._rows)
+        width = self.facts["max_tokens"] + 1
+        answers = np.frombuffer(b"".join(self._index), dtype=np.int16).reshape(-1, width)
+        names = ("arm", "step", "way", "answer", "count")
+        types = (np.uint16, np.uint16, np.uint8, np.uint32, np.uint8)
+        columns = {name: rows[:, i].astype(kind) for i, (name, kind) in enumerate(zip(names, types, strict=True))}
+        problems = [name for split in self.splits for name in self.facts["prompts"][split]]
+        about = {
+            **about,
+            "arms": self.names,
+            "problems": problems,
+            "bed": self.facts["bed"],
+            "base": self.facts["base"],
+        }
+        draft = path.with_name(f".tmp-{path.name}")
+        np.savez_compressed(draft, answers=answers, about=np.array(json.dumps(about)), **columns)
+        draft.rename(path)
+
+
+if __name__ == "__main__":
+    main()
