@@ -56,7 +56,8 @@ class Job:
         found = is_split[self.rows["answer"]] & np.isin(self.rows["way"], numbers)
         if arms is not None:
             found &= np.isin(self.rows["arm"], [i for i, name in enumerate(self.about["arms"]) if name in set(arms)])
-        return found
+        chosen: NDArray[np.bool_] = found
+        return chosen
 
 
 Key = tuple[str, bytes]
@@ -259,8 +260,8 @@ def heldout(
             totals[arm, step, way][0] += tokens * count
             if (text := known.right(job, at)) is not None:
                 cell[place[key_of(job, at)[0]]][text] += count
-        for (arm, step, way), cell in cells.items():
-            name, n = job.about["arms"][arm], WAYS[way].answers
+        for (number, step, way), cell in cells.items():
+            name, n = job.about["arms"][number], WAYS[way].answers
             own = ["base"] if name == "base" else methods.get((name, job.plan, step), [])
             for method in own:
                 yield {
@@ -273,7 +274,7 @@ def heldout(
                     "n": n,
                     "right": [sum(cell[i].values()) for i in range(len(names))],
                     "rarefied": [rarefied(cell[i]) for i in range(len(names))],
-                    "tokens": totals[arm, step, way][0] / (n * len(names)),
+                    "tokens": totals[number, step, way][0] / (n * len(names)),
                     "rollouts": job.about["rollouts"],
                     "device": job.about["device"],
                 }

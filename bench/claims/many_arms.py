@@ -200,7 +200,9 @@ class Answers:
         answers = np.frombuffer(b"".join(self._index), dtype=np.int16).reshape(-1, width)
         names = ("arm", "step", "way", "answer", "count")
         types = (np.uint16, np.uint16, np.uint8, np.uint32, np.uint8)
-        columns = {name: rows[:, i].astype(kind) for i, (name, kind) in enumerate(zip(names, types, strict=True))}
+        columns: dict[str, Any] = {
+            name: rows[:, i].astype(kind) for i, (name, kind) in enumerate(zip(names, types, strict=True))
+        }
         problems = [name for split in self.splits for name in self.facts["prompts"][split]]
         about = {
             **about,

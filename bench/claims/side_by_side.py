@@ -93,7 +93,8 @@ class SideBySide:
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     def _facts_of(self, objective: Method) -> tuple[Tensor, Tensor, Tensor]:
         """Rewards as the objective judges them, rows that it keeps, and their advantages, [rows]."""
