@@ -55,11 +55,17 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=2, help="shares of the arms")
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--memory-share", type=float, help="share of the GPU's memory that a job may take")
     parser.add_argument("--steps", type=int, help="fewer steps, to try it")
     options = parser.parse_args()
     bases = options.bases or sorted(path.name.removesuffix(".json.gz") for path in options.carried.glob("*.json.gz"))
     options.to.mkdir(parents=True, exist_ok=True)
     if options.verb == "one":
+        if options.memory_share:
+            import torch
+
+            # processes that share a GPU: each gives back what it caches before it takes another's part
+            torch.cuda.set_per_process_memory_fraction(options.memory_share)
         run(options.carried, Job(bases[0], options.plans[0], options.part, options.parts), options.to, options.steps)
         return
     shares = range(options.parts)
@@ -74,12 +80,15 @@ def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int) -> None:
     Raises:
         SystemExit: a job failed.
     """
+    import torch
+
     waiting, running, failed, began = list(jobs), dict[str, subprocess.Popen[bytes]](), list[str](), time.monotonic()
     while waiting or running:
         while waiting and len(running) < at_once:
             job = waiting.pop(0)
             command = [sys.executable, "-m", "bench.claims.many_arms", "one", str(carried), "--to", str(to)]
             command += ["--plans", job.plan, "--bases", job.base, "--part", str(job.part), "--parts", str(job.parts)]
+            command += ["--memory-share", f"{0.95 / at_once:.3f}"] if torch.cuda.is_available() else []
             with (to / f"{job.name}.log").open("wb") as log:
                 running[job.name] = subprocess.Popen(command, stdout=log, stderr=log)
         for name in [name for name, process in running.items() if process.poll() is not None]:
