@@ -1,0 +1,101 @@
+"""What arms answered is judged once, settings are chosen on validation problems alone, and width is not accuracy."""
+
+from collections import Counter
+from math import comb
+
+import numpy as np
+import pytest
+
+from bench.claims.judged import Job, Key, Known, choose, heldout, rarefied, validation
+from bench.claims.sampled import WAYS
+
+NAMES = {way.name: number for number, way in enumerate(WAYS)}
+
+
+class Judge:
+    """An answer is right if its first token is even; answers are one if the half of it is."""
+
+    def __init__(self) -> None:
+        self.asked: list[Key] = []
+
+    def judge(self, texts: dict[Key, tuple[str, bool]]) -> dict[Key, str]:
+        self.asked += texts
+        first = {key: int(np.frombuffer(key[1], dtype=np.int16)[0]) for key in texts}
+        return {key: str(token // 4) for key, token in first.items() if token % 2 == 0}
+
+
+def known_to(judge: Judge) -> Known:
+    found = Known(judge, {})  # type: ignore[arg-type]
+    found._tokenizer = lambda base: (Decoder(), {2})  # type: ignore[method-assign,assignment]
+    return found
+
+
+class Decoder:
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return str(ids)
+
+
+def job(base: str, rows: list[tuple[int, int, str, int, int, int]]) -> Job:
+    """Rows: arm, step, way, problem, first token, count."""
+    answers = sorted({(problem, token) for _, _, _, problem, token, _ in rows})
+    columns = [
+        (arm, step, NAMES[way], answers.index((problem, token)), n) for arm, step, way, problem, token, n in rows
+    ]
+    names = ("arm", "step", "way", "answer", "count")
+    about = {
+        "job": f"{base}.passes.0-of-1",
+        "base": base,
+        "arms": ["base", "oapl rate=1", "oapl rate=2", "topr rate=1"],
+    }
+    about |= {"problems": ["validation-0", "heldout-0", "heldout-1"]}
+    made = {name: np.array([row[i] for row in columns]) for i, name in enumerate(names)}
+    return Job(about, np.array([(p, t, 2) for p, t in answers], dtype=np.int16), made)
+
+
+def test_settings_are_chosen_on_validation_problems_and_the_rest_is_not_judged() -> None:
+    rows = [
+        (1, 90, "t06", 0, 4, 3),
+        (1, 90, "t06", 0, 5, 13),
+        (2, 90, "t06", 0, 4, 9),
+        (2, 90, "t06", 0, 7, 7),
+        (3, 90, "t06", 0, 8, 16),
+        (3, 90, "t1", 0, 9, 16),  # validation answers at another temperature choose nothing
+        (1, 90, "t1", 1, 6, 16),
+        (2, 90, "t1", 1, 8, 10),
+        (2, 90, "t1", 1, 9, 6),
+        (2, 90, "t1", 2, 11, 16),
+        (3, 90, "greedy", 1, 12, 1),
+    ]
+    judge = Judge()
+    jobs, known = [job("demo-seed0", rows)], known_to(judge)
+    wanted = [one.of("validation", ["t06"]) for one in jobs]
+    known.judge(jobs, wanted)
+    shares = validation(jobs, wanted, known)
+    assert shares["oapl rate=2", "passes", 90] == (9 / 16, 1)
+    choice = choose(shares)
+    assert choice == {("oapl", "passes", 90): "oapl rate=2", ("topr", "passes", 90): "topr rate=1"}
+    own = [one.of("heldout", [way.name for way in WAYS], {"base", *choice.values()}) for one in jobs]
+    known.judge(jobs, own)
+    assert len(set(judge.asked)) == len(judge.asked)
+    assert not any(
+        np.frombuffer(key[1], dtype=np.int16)[0] in (6, 9) and key[0] == "validation-0" for key in judge.asked
+    )
+    found = {(row["method"], row["way"]): row for row in heldout(jobs, own, known, choice)}
+    assert set(found) == {("oapl", "t1"), ("topr", "greedy")}
+    assert found["oapl", "t1"]["right"] == [10, 0] and found["oapl", "t1"]["n"] == 16
+    assert found["oapl", "t1"]["rarefied"] == [1.0, None] and found["topr", "greedy"]["right"] == [1, 0]
+
+
+def test_an_arm_without_answers_on_a_base_is_not_chosen() -> None:
+    shares = {("oapl rate=1", "passes", 90): (0.2, 2), ("oapl rate=2", "passes", 90): (0.9, 1)}
+    assert choose(shares) == {("oapl", "passes", 90): "oapl rate=1"}
+
+
+@pytest.mark.parametrize("counts", [{"a": 4}, {"a": 1, "b": 1, "c": 1, "d": 1}, {"a": 3, "b": 2}, {"a": 10, "b": 1}])
+def test_rarefaction_is_the_mean_over_all_draws(counts: dict[str, int]) -> None:
+    from itertools import combinations
+
+    every = list(combinations(list(Counter(counts).elements()), 4))
+    assert len(every) == comb(sum(counts.values()), 4)
+    assert rarefied(counts) == pytest.approx(sum(len(set(draw)) for draw in every) / len(every))
+    assert rarefied({"a": 3}) is None
