@@ -2,6 +2,7 @@
 
 from collections import Counter
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ class Judge:
 
 def known_to(judge: Judge) -> Known:
     found = Known(judge, {})  # type: ignore[arg-type]
-    found._tokenizer = lambda base: (Decoder(), {2})  # type: ignore[method-assign,assignment]
+    found._tokenizer = lambda base: (Decoder(), {2})  # type: ignore[method-assign]
     return found
 
 
@@ -42,12 +43,9 @@ def job(base: str, rows: list[tuple[int, int, str, int, int, int]]) -> Job:
         (arm, step, NAMES[way], answers.index((problem, token)), n) for arm, step, way, problem, token, n in rows
     ]
     names = ("arm", "step", "way", "answer", "count")
-    about = {
-        "job": f"{base}.passes.0-of-1",
-        "base": base,
-        "arms": ["base", "oapl rate=1", "oapl rate=2", "topr rate=1"],
-    }
-    about |= {"problems": ["validation-0", "heldout-0", "heldout-1"]}
+    about: dict[str, Any] = {"job": f"{base}.passes.0-of-1", "base": base, "rollouts": "abc", "device": "none"}
+    about["arms"] = ["base", "oapl rate=1", "oapl rate=2", "topr rate=1"]
+    about["problems"] = ["validation-0", "heldout-0", "heldout-1"]
     made = {name: np.array([row[i] for row in columns]) for i, name in enumerate(names)}
     return Job(about, np.array([(p, t, 2) for p, t in answers], dtype=np.int16), made)
 

@@ -1,0 +1,206 @@
+"""The tables of docs/benchmarks/factorial.md, from docs/benchmarks/data: ``python -m bench.claims.factorial_page``.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; all else is written by hand. A test makes the
+tables again and compares.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from bench.claims.bootstrap import Cells, Estimate, difference, estimate
+from bench.claims.factorial import BETA1, BETA2, METHODS, RATES, RATES_ALONE
+from bench.claims.page import DATA, written
+from bench.claims.verdicts import Asked, asked_table, table
+from oapl_core.evaluation.pass_at_k import pass_at_k
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "factorial.md"
+BEDS = {"demo": "1", "countdown": "2"}
+STEPS = {270: "three passes", 90: "one pass"}
+FACTORS = ("tapered", "unanchored", "both", "positives", "clip", "asymmetric")
+POINT = 0.01
+"""Margin of "as sharp" and "no narrower"."""
+WIDTHS = (("tapered", "topr"), ("oapl", "topr"), ("rft", "topr"), ("tapered", "oapl"))
+
+
+def main() -> None:
+    """Write them."""
+    PAGE.write_text(page(PAGE.read_text()))
+
+
+def page(text: str) -> str:
+    """The page with its tables made again."""
+    tables: dict[str, Callable[[], str]] = {"summary": summary}
+    for bed in BEDS:
+        for step in STEPS:
+            tables[f"{bed}-{step}"] = lambda bed=bed, step=step: methods(bed, step)  # type: ignore[misc]
+        tables[f"{bed}-tuning"] = lambda bed=bed: tuning(bed)  # type: ignore[misc]
+    return written(text, tables)
+
+
+@cache
+def rows(bed: str) -> dict[tuple[str, int, str], dict[str, Mapping[str, Any]]]:
+    """Results by method, step and way, then by base."""
+    path, found = DATA / f"factorial_{bed}.parquet", dict[tuple[str, int, str], dict[str, Mapping[str, Any]]]()
+    if path.exists():
+        for row in pl.read_parquet(path).iter_rows(named=True):
+            found.setdefault((row["method"], row["step"], row["way"]), {})[row["base"]] = row
+    return found
+
+
+@cache
+def tried(bed: str) -> Mapping[str, Any]:
+    """What was chosen, and from what."""
+    path = DATA / f"factorial_{bed}.json"
+    found: Mapping[str, Any] = json.loads(path.read_text()) if path.exists() else {"chosen": [], "tried": []}
+    return found
+
+
+def cells(bed: str, method: str, step: int, way: str = "t06", k: int = 1) -> Cells:
+    """pass@k of each problem, by base."""
+    found = rows(bed).get((method, step, way), {})
+    return {(base, 0): [pass_at_k(row["n"], right, k) for right in row["right"]] for base, row in found.items()}
+
+
+def shifted(first: Cells, by: Cells, share: float, constant: float = 0.0) -> Cells:
+    """``first`` less a share of ``by``, less a constant, problem by problem."""
+    return {
+        key: [a - share * b - constant for a, b in zip(values, by[key], strict=True)] for key, values in first.items()
+    }
+
+
+def less(first: Cells, second: Cells) -> Cells:
+    return shifted(first, second, 1.0)
+
+
+def widths(bed: str, one: str, other: str, step: int) -> Cells:
+    """Different ones among four right answers: the mean difference of each base, over problems where both have four."""
+    first, second = (rows(bed).get((method, step, "t1"), {}) for method in (one, other))
+    found: dict[tuple[str, int], list[float]] = {}
+    for base in first.keys() & second.keys():
+        pairs = zip(first[base]["rarefied"], second[base]["rarefied"], strict=True)
+        shared = [a - b for a, b in pairs if a is not None and b is not None]
+        if shared:
+            found[base, 0] = [statistics.fmean(shared)]
+    return found
+
+
+def above(found: Estimate) -> bool:
+    """Whether both intervals lie above 0."""
+    return found.low > 0 and found.t_interval[0] > 0
+
+
+def below(found: Estimate) -> bool:
+    return found.high < 0 and found.t_interval[1] < 0
+
+
+def summary() -> str:
+    """Every question of the criteria, for each bed and number of passes."""
+    asked: list[Asked] = []
+    for bed, number in BEDS.items():
+        if not rows(bed):
+            continue
+        for step, passes in STEPS.items():
+            asked += of_bed(bed, f"bed {number}, {passes}", step)
+    return asked_table(asked)
+
+
+def of_bed(bed: str, where: str, step: int) -> list[Asked]:
+    """Questions 1 to 4."""
+    oapl, topr = cells(bed, "oapl", step), cells(bed, "topr", step)
+    gap = difference(topr, oapl)
+    found = [Asked(where, "1. TOPR less OAPL, T = 0.6", "a gap" if above(gap) else "no gap", gap)]
+    if above(gap):
+        half = {key: [x / 2 for x in values] for key, values in less(topr, oapl).items()}
+        for factor in FACTORS:
+            gain = less(cells(bed, factor, step), oapl)
+            beyond = estimate(less(gain, half))
+            said = "closes half" if above(beyond) else "a part" if above(estimate(gain)) else "none of it"
+            found.append(Asked(where, f"2. {METHODS[factor]}: gain less half of the gap", said, beyond))
+    tapered = cells(bed, "tapered", step)
+    sharp = estimate(shifted(tapered, topr, 1.0, -POINT))
+    found.append(Asked(where, "3. tapered less TOPR, T = 0.6, plus 1 point", _yes(sharp), sharp))
+    wide = {name: cells(bed, name, step, "t1", 16) for name in ("tapered", "topr", "oapl")}
+    wider = difference(wide["tapered"], wide["topr"])
+    found.append(Asked(where, "3. tapered less TOPR, pass@16, T = 1", _yes(wider), wider))
+    kept = estimate(shifted(wide["tapered"], wide["oapl"], 1.0, -POINT))
+    found.append(Asked(where, "3. tapered less OAPL, pass@16, T = 1, plus 1 point", _yes(kept), kept))
+    for one, other in WIDTHS:
+        many = estimate(widths(bed, one, other, step))
+        said = "more" if above(many) else "fewer" if below(many) else "not decided"
+        question = f"4. different ones of four, times 100: {METHODS[one]} less {METHODS[other]}"
+        found.append(Asked(where, question, said, many))
+    return found
+
+
+def _yes(found: Estimate) -> str:
+    return "holds" if above(found) else "does not hold" if below(found) else "not decided"
+
+
+def methods(bed: str, step: int) -> str:
+    """A row a method: the setting chosen, and what it comes to on held-out problems."""
+    chosen = {row["method"]: row["arm"] for row in tried(bed)["chosen"] if row["step"] == step}
+    head = (
+        "method",
+        "setting",
+        "greedy",
+        "T = 0.6: k = 1",
+        "k = 4",
+        "T = 1: k = 1",
+        "k = 4",
+        "k = 16",
+        "of four",
+        "tokens",
+    )
+    found = []
+    for method, name in {"base": "the base", **METHODS}.items():
+        at = 0 if method == "base" else step
+        if (method, at, "t06") not in rows(bed):
+            continue
+        asked = (("greedy", 1), ("t06", 1), ("t06", 4), ("t1", 1), ("t1", 4), ("t1", 16))
+        shares = [f"{100 * estimate(cells(bed, method, at, way, k)).mean:.1f}" for way, k in asked]
+        own = rows(bed)[method, at, "t1"].values()
+        means = [statistics.fmean(x for x in row["rarefied"] if x is not None) for row in own if any(row["rarefied"])]
+        tokens = statistics.fmean(row["tokens"] for row in own)
+        setting = chosen.get(method, "").partition(" ")[2]
+        found.append((name, setting, *shares, f"{statistics.fmean(means):.2f}" if means else "", f"{tokens:.1f}"))
+    return table((*head, "different of four", "tokens"), found)
+
+
+def tuning(bed: str) -> str:
+    """Validation answers right, in percent, of each method's best, second and worst setting; edges that were best."""
+    head = ("method", "passes", "best", "second", "worst", "at an edge of what was tried")
+    found = []
+    for step, passes in STEPS.items():
+        chosen = {row["method"]: row["arm"] for row in tried(bed)["chosen"] if row["step"] == step}
+        for method, name in METHODS.items():
+            own = [row for row in tried(bed)["tried"] if row["step"] == step and row["arm"].split()[0] == method]
+            shares = sorted((row["right"] for row in own), reverse=True)
+            if len(shares) > 1:
+                shown = (f"{100 * share:.1f}" for share in (shares[0], shares[1], shares[-1]))
+                found.append((name, passes, *shown, ", ".join(edges(chosen[method]))))
+    return table(head, found)
+
+
+def edges(arm: str) -> list[str]:
+    """Settings of an arm that are the least or the most that was tried."""
+    method, *settings = arm.split()
+    ends = {"beta2": BETA2, "beta1": BETA1, "rate": RATES if len(settings) > 1 else RATES_ALONE}
+    if method == "asymmetric":
+        ends.pop("beta2")
+    values = {name: float(value) for name, _, value in (one.partition("=") for one in settings)}
+    found = []
+    for name, value in values.items():
+        known = ends.get(name, ())
+        if known and value in (min(known), max(known)):
+            found.append(f"{'least' if value == min(known) else 'most'} {name}")
+    return found
+
+
+if __name__ == "__main__":
+    main()
