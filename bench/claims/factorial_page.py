@@ -20,7 +20,7 @@ from bench.claims.verdicts import Asked, asked_table, table
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "factorial.md"
-BEDS = {"demo": "1", "countdown": "2"}
+BEDS = {"demo": "1"}
 STEPS = {270: "three passes", 90: "one pass"}
 FACTORS = ("tapered", "unanchored", "both", "positives", "clip", "asymmetric")
 POINT = 0.01

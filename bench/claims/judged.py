@@ -1,14 +1,16 @@
-"""Judge what the arms of `many_arms.py` answered: ``python -m bench.claims.judged ANSWERS --runs DIR --to DATA``.
+"""Judge what the arms of `many_arms.py` answered.
 
-ANSWERS has the jobs' files, DIR/BASE the run folders that the bases came from. First the validation answers of every
-arm are judged, at T = 0.6, and each method gets the setting with the most right ones, over all bases (``choose``). Then
-the held-out answers of those arms alone. DATA/factorial_BED.parquet has a row for each (method, base, step, way):
-right answers of each problem and how many different ones they are. DATA/factorial_BED.json says what was chosen, from
-what. A bed's programs run in the sandbox, once for each different answer; Countdown's are read (`diversity.py`).
+``python -m bench.claims.judged choose ANSWERS --runs DIR --bed demo --to DATA`` judges the validation answers of plan
+`tuning` and gives each method the setting with the most correct ones: DATA/factorial_BED.json says which, of what.
+``... judge ...`` judges the held-out answers of the other plans: DATA/factorial_BED.parquet has a row for each (method,
+base, step, way), with the correct answers of each problem and how many different ones they are. ANSWERS has the jobs'
+files, DIR/BASE the run folders that the bases came from. A bed's programs run in the sandbox, once for each different
+answer; Countdown's are read (`diversity.py`).
 """
 
 import argparse
 import json
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,16 +50,10 @@ class Job:
     def plan(self) -> str:
         return str(self.about["job"].split(".")[1])
 
-    def of(self, split: str, ways: Iterable[str], arms: Iterable[str] | None = None) -> "NDArray[np.bool_]":
-        """Which rows are of a split, of some ways and of some arms."""
-        numbers = [number for number, way in enumerate(WAYS) if way.name in ways]
-        names = self.about["problems"]
-        is_split = np.array([name.startswith(split) for name in names])[self.answers[:, 0]]
-        found = is_split[self.rows["answer"]] & np.isin(self.rows["way"], numbers)
-        if arms is not None:
-            found &= np.isin(self.rows["arm"], [i for i, name in enumerate(self.about["arms"]) if name in set(arms)])
-        chosen: NDArray[np.bool_] = found
-        return chosen
+    def of(self, ways: Iterable[str]) -> "NDArray[np.bool_]":
+        """Which rows are of some ways."""
+        found: NDArray[np.bool_] = np.isin(self.rows["way"], [i for i, way in enumerate(WAYS) if way.name in ways])
+        return found
 
 
 Key = tuple[str, bytes]
@@ -122,12 +118,17 @@ def main() -> None:
     from oapl_core.verdicts.verifier import Verifier
 
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("verb", choices=["choose", "judge"])
     parser.add_argument("answers", type=Path)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--bed", choices=["demo", "countdown"], required=True)
     parser.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
     jobs = [Job.read(path) for path in sorted(options.answers.glob(f"{options.bed}-*.npz"))]
+    jobs = [job for job in jobs if (job.plan == "tuning") == (options.verb == "choose")]
+    if not jobs:
+        sys.exit(f"{options.answers}: has no answers to {options.verb} of bed {options.bed}")
+    write = write_chosen if options.verb == "choose" else write_results
     runs = {job.about["base"]: Run.open(options.runs / job.about["base"]) for job in jobs}
     first = next(iter(runs.values()))
     if options.bed == "countdown":
@@ -180,77 +181,62 @@ def key_of(job: Job, at: int) -> Key:
     return job.about["problems"][row[0]], row[1:].tobytes()
 
 
-def write(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None:
-    """Choose settings, and write what the chosen arms came to."""
-    wanted = [job.of("validation", [CHOSEN_BY]) for job in jobs]
+def write_chosen(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None:
+    """Choose settings."""
+    wanted = [job.of([CHOSEN_BY]) for job in jobs]
     known.judge(jobs, wanted)
     shares = validation(jobs, wanted, known)
-    choice = choose(shares)
-    ways = [way.name for way in WAYS]
-    own = []
-    for job in jobs:
-        arms = {"base", *(arm for (_, plan, _), arm in choice.items() if plan == job.plan)}
-        own.append(job.of("heldout", ways, arms))
-    known.judge(jobs, own)
-    rows = list(heldout(jobs, own, known, choice))
-    frame = pl.DataFrame(rows).sort("method", "plan", "step", "base", "way")
-    counts = pl.List(pl.UInt8)
-    frame = frame.with_columns(pl.col("right").cast(counts), pl.col("rarefied").cast(pl.List(pl.Float32)))
+    chosen = [{"method": method, "arm": arm} for method, arm in sorted(choose(shares).items())]
+    tried = [{"arm": arm, "right": round(share, 4), "bases": bases} for arm, (share, bases) in sorted(shares.items())]
+    to.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"chosen": chosen, "tried": tried}, indent=0)
+    (to / f"factorial_{bed}.json").write_text(text + "\n")
+
+
+def write_results(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None:
+    """Write what the chosen arms came to."""
+    wanted = [job.of([way.name for way in WAYS]) for job in jobs]
+    known.judge(jobs, wanted)
+    frame = pl.DataFrame(list(heldout(jobs, wanted, known))).unique(["method", "base", "step", "way"])
+    frame = frame.sort("method", "step", "base", "way")
+    frame = frame.with_columns(pl.col("right").cast(pl.List(pl.UInt8)), pl.col("rarefied").cast(pl.List(pl.Float32)))
     to.mkdir(parents=True, exist_ok=True)
     frame.write_parquet(to / f"factorial_{bed}.parquet", compression="zstd", compression_level=19)
-    chosen = [{"method": m, "plan": p, "step": s, "arm": arm} for (m, p, s), arm in sorted(choice.items())]
-    tried = [
-        {"arm": arm, "plan": plan, "step": step, "right": round(share, 4), "bases": bases}
-        for (arm, plan, step), (share, bases) in sorted(shares.items())
-    ]
-    (to / f"factorial_{bed}.json").write_text(json.dumps({"chosen": chosen, "tried": tried}, indent=0) + "\n")
 
 
-Place = tuple[str, str, int]
-"""Arm, plan and step."""
-
-
-def validation(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> dict[Place, tuple[float, int]]:
-    """Share of right validation answers of each (arm, plan, step), mean over bases, and how many bases have it."""
-    right, answers = Counter[tuple[str, str, int, str]](), Counter[tuple[str, str, int, str]]()
+def validation(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> dict[str, tuple[float, int]]:
+    """Share of correct validation answers of each arm, mean over bases, and how many bases have it."""
+    right, answers = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for job, rows in zip(jobs, wanted, strict=True):
-        columns = [job.rows[name][rows].tolist() for name in ("arm", "step", "answer", "count")]
-        for arm, step, at, count in zip(*columns, strict=True):
-            key = (job.about["arms"][arm], job.plan, step, job.about["base"])
+        columns = [job.rows[name][rows].tolist() for name in ("arm", "answer", "count")]
+        for arm, at, count in zip(*columns, strict=True):
+            key = (job.about["arms"][arm], job.about["base"])
             answers[key] += count
             right[key] += count * (known.right(job, at) is not None)
-    by_arm = defaultdict[tuple[str, str, int], list[float]](list)
-    for (arm, plan, step, base), many in answers.items():
-        by_arm[arm, plan, step].append(right[arm, plan, step, base] / many)
-    return {key: (sum(own) / len(own), len(own)) for key, own in by_arm.items()}
+    by_arm = defaultdict[str, list[float]](list)
+    for (arm, base), many in answers.items():
+        by_arm[arm].append(right[arm, base] / many)
+    return {arm: (sum(own) / len(own), len(own)) for arm, own in by_arm.items()}
 
 
-def choose(shares: Mapping[Place, tuple[float, int]]) -> dict[tuple[str, str, int], str]:
-    """The arm of each (method, plan, step) with the most right validation answers, of those that every base has.
+def choose(shares: Mapping[str, tuple[float, int]]) -> dict[str, str]:
+    """The arm of each method with the most correct validation answers, of those that every base has.
 
     An arm that diverged on a base has no answers there. Equal ones: the first by name.
     """
-    found: dict[tuple[str, str, int], str] = {}
+    found: dict[str, str] = {}
     most = max(bases for _, bases in shares.values())
-    for (arm, plan, step), (share, bases) in sorted(shares.items()):
-        key = (arm.split()[0], plan, step)
-        if arm == "base" or bases < most:
-            continue
-        if key not in found or share > shares[found[key], plan, step][0]:
-            found[key] = arm
+    for arm, (share, bases) in sorted(shares.items()):
+        method = arm.split()[0]
+        if arm != "base" and bases == most and (method not in found or share > shares[found[method]][0]):
+            found[method] = arm
     return found
 
 
-def heldout(
-    jobs: Sequence[Job], wanted: Sequence[Any], known: Known, choice: Mapping[Any, str]
-) -> Iterator[dict[str, Any]]:
+def heldout(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> Iterator[dict[str, Any]]:
     """Rows of the results."""
-    methods = defaultdict[tuple[str, str, int], list[str]](list)
-    for (method, plan, step), arm in choice.items():
-        methods[arm, plan, step].append(method)
     for job, rows in zip(jobs, wanted, strict=True):
-        names = [name for name in job.about["problems"] if name.startswith("heldout")]
-        place = {name: i for i, name in enumerate(names)}
+        names = job.about["problems"]
         cells = defaultdict[tuple[int, int, int], dict[int, Counter[str]]](lambda: defaultdict(Counter))
         totals = defaultdict[tuple[int, int, int], list[int]](lambda: [0, 0])
         columns = [job.rows[name][rows].tolist() for name in ("arm", "step", "way", "answer", "count")]
@@ -259,25 +245,22 @@ def heldout(
             tokens = int((job.answers[at, 1:] >= 0).sum())
             totals[arm, step, way][0] += tokens * count
             if (text := known.right(job, at)) is not None:
-                cell[place[key_of(job, at)[0]]][text] += count
+                cell[int(job.answers[at, 0])][text] += count
         for (number, step, way), cell in cells.items():
             name, n = job.about["arms"][number], WAYS[way].answers
-            own = ["base"] if name == "base" else methods.get((name, job.plan, step), [])
-            for method in own:
-                yield {
-                    "method": method,
-                    "arm": name,
-                    "plan": job.plan,
-                    "base": job.about["base"],
-                    "step": step,
-                    "way": WAYS[way].name,
-                    "n": n,
-                    "right": [sum(cell[i].values()) for i in range(len(names))],
-                    "rarefied": [rarefied(cell[i]) for i in range(len(names))],
-                    "tokens": totals[number, step, way][0] / (n * len(names)),
-                    "rollouts": job.about["rollouts"],
-                    "device": job.about["device"],
-                }
+            yield {
+                "method": name.split()[0],
+                "arm": name,
+                "base": job.about["base"],
+                "step": step,
+                "way": WAYS[way].name,
+                "n": n,
+                "right": [sum(cell[i].values()) for i in range(len(names))],
+                "rarefied": [rarefied(cell[i]) for i in range(len(names))],
+                "tokens": totals[number, step, way][0] / (n * len(names)),
+                "rollouts": job.about["rollouts"],
+                "device": job.about["device"],
+            }
 
 
 DRAWN = 4

@@ -1,11 +1,13 @@
-"""Train the arms of `factorial.py` side by side on bases that were carried to a GPU, and bring their answers home.
+"""Train the arms of `factorial.py` side by side on bases that were carried here, and keep what they answer.
 
-``python -m bench.claims.many_arms all CARRIED --to DIR --at-once 14`` runs what is missing, each job in a process of
-its own; ``one`` runs one job. A job is a base, a plan of steps and a share of the arms. It writes DIR/JOB.npz: which
-answer each arm gave how often (``judged.py`` reads it). A job that is there is left alone.
+``python -m bench.claims.many_arms all CARRIED --to DIR --plans tuning --bases demo-seed6`` runs what is missing, each
+job in a process of its own; ``one`` runs one job. A job is a base, a plan and a share of the plan's arms. It writes
+DIR/JOB.npz: which answer each arm gave how often (``judged.py`` reads it). A job that is there is left alone, so make
+jobs small: what a killed one had is lost.
 
-    passes    three passes over 90 steps' rollouts; answers after the first and the last
-    lag-400   one pass over 400 steps' rollouts; answers at the end
+    tuning          every setting, one pass; validation answers at T = 0.6
+    one-pass        the chosen setting (``--chosen``) of the methods that make one pass; held-out answers
+    three-passes    the same of those that make three; held-out answers after the first and the last
 """
 
 import argparse
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bench.claims.side_by_side import Rollouts, SideBySide
+    from bench.claims.sampled import Way
+    from bench.claims.side_by_side import Rollouts, SideArm, SideBySide
 
-GROUPS_PER_STEP, PASS, LAG = 8, 90, 400
-PLANS = {"passes": (PASS, 3), "lag-400": (LAG, 1)}
-"""Steps of a pass, and passes."""
+GROUPS_PER_STEP, PASS = 8, 90
+PASSES = {"tuning": 1, "one-pass": 1, "three-passes": 3}
+MEASURED = {"validation": 80, "heldout": 150}
+"""The first so many problems of a split."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def main() -> None:
     parser.add_argument("verb", choices=["all", "one"])
     parser.add_argument("carried", type=Path)
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--plans", nargs="*", default=list(PLANS), choices=list(PLANS))
+    parser.add_argument("--plans", nargs="+", required=True, choices=list(PASSES))
+    parser.add_argument("--chosen", type=Path, help="what `judged choose` wrote")
     parser.add_argument("--bases", nargs="*", help="names of carried bases, in this order; else all")
     parser.add_argument("--parts", type=int, default=2, help="shares of the arms")
     parser.add_argument("--at-once", type=int, default=1)
@@ -66,15 +71,16 @@ def main() -> None:
 
             # processes that share a GPU: each gives back what it caches before it takes another's part
             torch.cuda.set_per_process_memory_fraction(options.memory_share)
-        run(options.carried, Job(bases[0], options.plans[0], options.part, options.parts), options.to, options.steps)
+        job = Job(bases[0], options.plans[0], options.part, options.parts)
+        run(options.carried, job, options.to, options.chosen, options.steps)
         return
     shares = range(options.parts)
     jobs = [Job(base, plan, part, options.parts) for plan in options.plans for base in bases for part in shares]
     missing = [job for job in jobs if not (options.to / f"{job.name}.npz").exists()]
-    run_all(options.carried, missing, options.to, options.at_once)
+    run_all(options.carried, missing, options.to, options.at_once, options.chosen)
 
 
-def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int) -> None:
+def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int, chosen: Path | None) -> None:
     """Each in its process; one that fails is said at the end.
 
     Raises:
@@ -88,6 +94,7 @@ def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int) -> None:
             job = waiting.pop(0)
             command = [sys.executable, "-m", "bench.claims.many_arms", "one", str(carried), "--to", str(to)]
             command += ["--plans", job.plan, "--bases", job.base, "--part", str(job.part), "--parts", str(job.parts)]
+            command += ["--chosen", str(chosen)] if chosen else []
             command += ["--memory-share", f"{0.95 / at_once:.3f}"] if torch.cuda.is_available() else []
             with (to / f"{job.name}.log").open("wb") as log:
                 running[job.name] = subprocess.Popen(command, stdout=log, stderr=log)
@@ -101,11 +108,11 @@ def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int) -> None:
         sys.exit(f"{', '.join(failed)} failed; their output is in {to}")
 
 
-def run(carried: Path, job: Job, to: Path, steps: int | None = None) -> None:
-    """Train a share of the arms of one base, and write their answers."""
+def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: int | None = None) -> None:
+    """Train a share of a plan's arms on one base, and write their answers."""
     import torch
 
-    from bench.claims.factorial import arms
+    from bench.claims.sampled import WAYS
     from bench.claims.side_by_side import SideBySide
 
     torch.set_num_threads(1)
@@ -113,12 +120,12 @@ def run(carried: Path, job: Job, to: Path, steps: int | None = None) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with gzip.open(carried / f"{job.base}.json.gz", "rt") as file:
         facts = json.load(file)
-    of_pass, passes = PLANS[job.plan]
-    of_pass = min(of_pass, steps or of_pass)
-    rollouts = rollouts_of(facts, of_pass * GROUPS_PER_STEP)
-    own = arms()[job.part :: job.parts]
+    of_pass, passes = min(PASS, steps or PASS), PASSES[job.plan]
+    rollouts, own = rollouts_of(facts, of_pass * GROUPS_PER_STEP), arms_of(job, chosen)
     side = SideBySide(loaded(carried / facts["model"], device), own, rollouts, seed=facts["seed"])
-    kept = Answers(facts, [arm.name for arm in own])
+    is_tuning = job.plan == "tuning"
+    ways = [way for way in WAYS if way.name == "t06" or not is_tuning]
+    kept = Answers(facts, [arm.name for arm in own], "validation" if is_tuning else "heldout", ways)
     model = loaded(carried / facts["model"], device)
     if job.part == 0:
         kept.add(model, "base", 0)
@@ -131,6 +138,24 @@ def run(carried: Path, job: Job, to: Path, steps: int | None = None) -> None:
             print(f"{job.name}: answered | {time.monotonic() - started:.1f} s", flush=True)
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     kept.write(to / f"{job.name}.npz", {"device": device_name, "job": job.name, "rollouts": facts["rollouts_sha256"]})
+
+
+def arms_of(job: Job, chosen: Path | None) -> "list[SideArm]":
+    """A job's share of its plan's arms.
+
+    Raises:
+        SystemExit: the plan needs chosen settings.
+    """
+    from bench.claims.factorial import THREE_PASSES, arms
+
+    if job.plan == "tuning":
+        return arms()[job.part :: job.parts]
+    if chosen is None:
+        sys.exit(f"{job.plan}: --chosen FILE is missing; `python -m bench.claims.judged choose` writes it")
+    names = {row["arm"] for row in json.loads(chosen.read_text())["chosen"]}
+    makes_three = job.plan == "three-passes"
+    own = [arm for arm in arms() if arm.name in names and (arm.name.split()[0] in THREE_PASSES) == makes_three]
+    return own[job.part :: job.parts]
 
 
 def loaded(folder: Path, device: Any) -> Any:
@@ -160,10 +185,10 @@ def rollouts_of(facts: dict[str, Any], groups: int) -> "Rollouts":
 class Answers:
     """Every arm's answers, each different one once."""
 
-    def __init__(self, facts: dict[str, Any], names: Sequence[str]) -> None:
-        self.facts, self.names = facts, ["base", *names]
-        self.splits = ("validation", "heldout")
-        self.prompts = [ids for split in self.splits for ids in facts["prompts"][split].values()]
+    def __init__(self, facts: dict[str, Any], names: Sequence[str], split: str, ways: Sequence["Way"]) -> None:
+        self.facts, self.names, self.ways = facts, ["base", *names], ways
+        prompts = list(facts["prompts"][split].items())[: MEASURED[split]]
+        self.problems, self.prompts = [name for name, _ in prompts], [ids for _, ids in prompts]
         self._index: dict[bytes, int] = {}
         self._rows: list[NDArray[np.int64]] = []
         """Arm, step, way, answer, count."""
@@ -188,16 +213,16 @@ class Answers:
         from bench.claims.sampled import WAYS, sampled
 
         facts = self.facts
-        tokens = sampled(model, self.prompts, WAYS, facts["max_tokens"], facts["end_ids"], facts["seed"])
+        tokens = sampled(model, self.prompts, self.ways, facts["max_tokens"], facts["end_ids"], facts["seed"])
         first = 0
-        for number, way in enumerate(WAYS):
+        for way in self.ways:
             own = tokens[:, first : first + way.answers]
             first += way.answers
             problem = np.repeat(np.arange(len(self.prompts), dtype=np.int16), way.answers)[:, None]
             rows = np.concatenate([problem, own.reshape(-1, own.shape[2])], axis=1)
             keys, counts = np.unique(np.ascontiguousarray(rows).view(f"V{2 * rows.shape[1]}")[:, 0], return_counts=True)
             at = [self._index.setdefault(key.tobytes(), len(self._index)) for key in keys]
-            facts_of = np.full((len(at), 3), (self.names.index(name), step, number))
+            facts_of = np.full((len(at), 3), (self.names.index(name), step, WAYS.index(way)))
             self._rows.append(np.column_stack([facts_of, at, counts]))
 
     def write(self, path: Path, about: dict[str, Any]) -> None:
@@ -212,11 +237,10 @@ class Answers:
         columns: dict[str, Any] = {
             name: rows[:, i].astype(kind) for i, (name, kind) in enumerate(zip(names, types, strict=True))
         }
-        problems = [name for split in self.splits for name in self.facts["prompts"][split]]
         about = {
             **about,
             "arms": self.names,
-            "problems": problems,
+            "problems": self.problems,
             "bed": self.facts["bed"],
             "base": self.facts["base"],
         }
