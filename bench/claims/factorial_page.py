@@ -107,7 +107,7 @@ def summary() -> str:
             continue
         for step, passes in STEPS.items():
             asked += of_bed(bed, f"bed {number}, {passes}", step)
-    return asked_table(asked)
+    return asked_table(asked) if asked else "**Not run yet.**"
 
 
 def of_bed(bed: str, where: str, step: int) -> list[Asked]:
@@ -117,7 +117,7 @@ def of_bed(bed: str, where: str, step: int) -> list[Asked]:
     found = [Asked(where, "1. TOPR less OAPL, T = 0.6", "a gap" if above(gap) else "no gap", gap)]
     if above(gap):
         half = {key: [x / 2 for x in values] for key, values in less(topr, oapl).items()}
-        for factor in FACTORS:
+        for factor in [one for one in FACTORS if cells(bed, one, step)]:
             gain = less(cells(bed, factor, step), oapl)
             beyond = estimate(less(gain, half))
             said = "closes half" if above(beyond) else "a part" if above(estimate(gain)) else "none of it"
@@ -131,6 +131,7 @@ def of_bed(bed: str, where: str, step: int) -> list[Asked]:
     kept = estimate(shifted(wide["tapered"], wide["oapl"], 1.0, -POINT))
     found.append(Asked(where, "3. tapered less OAPL, pass@16, T = 1, plus 1 point", _yes(kept), kept))
     for one, other in WIDTHS:
+        # in hundredths, as the table shows percent
         many = estimate(widths(bed, one, other, step))
         said = "more" if above(many) else "fewer" if below(many) else "not decided"
         question = f"4. different ones of four, times 100: {METHODS[one]} less {METHODS[other]}"
@@ -144,7 +145,7 @@ def _yes(found: Estimate) -> str:
 
 def methods(bed: str, step: int) -> str:
     """A row a method: the setting chosen, and what it comes to on held-out problems."""
-    chosen = {row["method"]: row["arm"] for row in tried(bed)["chosen"] if row["step"] == step}
+    chosen = {row["method"]: row["arm"] for row in tried(bed)["chosen"]}
     head = (
         "method",
         "setting",
@@ -174,16 +175,14 @@ def methods(bed: str, step: int) -> str:
 
 def tuning(bed: str) -> str:
     """Validation answers right, in percent, of each method's best, second and worst setting; edges that were best."""
-    head = ("method", "passes", "best", "second", "worst", "at an edge of what was tried")
-    found = []
-    for step, passes in STEPS.items():
-        chosen = {row["method"]: row["arm"] for row in tried(bed)["chosen"] if row["step"] == step}
-        for method, name in METHODS.items():
-            own = [row for row in tried(bed)["tried"] if row["step"] == step and row["arm"].split()[0] == method]
-            shares = sorted((row["right"] for row in own), reverse=True)
-            if len(shares) > 1:
-                shown = (f"{100 * share:.1f}" for share in (shares[0], shares[1], shares[-1]))
-                found.append((name, passes, *shown, ", ".join(edges(chosen[method]))))
+    head = ("method", "best", "second", "worst", "at an edge of what was tried")
+    chosen, found = {row["method"]: row["arm"] for row in tried(bed)["chosen"]}, []
+    for method, name in METHODS.items():
+        own = [row for row in tried(bed)["tried"] if row["arm"].split()[0] == method]
+        shares = sorted((row["right"] for row in own), reverse=True)
+        if len(shares) > 1:
+            shown = (f"{100 * share:.1f}" for share in (shares[0], shares[1], shares[-1]))
+            found.append((name, *shown, ", ".join(edges(chosen[method]))))
     return table(head, found)
 
 

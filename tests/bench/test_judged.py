@@ -43,50 +43,47 @@ def job(base: str, rows: list[tuple[int, int, str, int, int, int]]) -> Job:
         (arm, step, NAMES[way], answers.index((problem, token)), n) for arm, step, way, problem, token, n in rows
     ]
     names = ("arm", "step", "way", "answer", "count")
-    about: dict[str, Any] = {"job": f"{base}.passes.0-of-1", "base": base, "rollouts": "abc", "device": "none"}
+    about: dict[str, Any] = {"job": f"{base}.tuning.0-of-1", "base": base, "rollouts": "abc", "device": "none"}
     about["arms"] = ["base", "oapl rate=1", "oapl rate=2", "topr rate=1"]
     about["problems"] = ["validation-0", "heldout-0", "heldout-1"]
     made = {name: np.array([row[i] for row in columns]) for i, name in enumerate(names)}
     return Job(about, np.array([(p, t, 2) for p, t in answers], dtype=np.int16), made)
 
 
-def test_settings_are_chosen_on_validation_problems_and_the_rest_is_not_judged() -> None:
+def test_settings_are_chosen_at_one_temperature_and_nothing_is_judged_twice() -> None:
     rows = [
         (1, 90, "t06", 0, 4, 3),
         (1, 90, "t06", 0, 5, 13),
         (2, 90, "t06", 0, 4, 9),
         (2, 90, "t06", 0, 7, 7),
         (3, 90, "t06", 0, 8, 16),
-        (3, 90, "t1", 0, 9, 16),  # validation answers at another temperature choose nothing
-        (1, 90, "t1", 1, 6, 16),
-        (2, 90, "t1", 1, 8, 10),
-        (2, 90, "t1", 1, 9, 6),
-        (2, 90, "t1", 2, 11, 16),
-        (3, 90, "greedy", 1, 12, 1),
+        (3, 90, "t1", 0, 9, 16),
     ]
     judge = Judge()
-    jobs, known = [job("demo-seed0", rows)], known_to(judge)
-    wanted = [one.of("validation", ["t06"]) for one in jobs]
+    jobs, known = [job("demo-seed6", rows)] * 2, known_to(judge)
+    wanted = [one.of(["t06"]) for one in jobs]
     known.judge(jobs, wanted)
-    shares = validation(jobs, wanted, known)
-    assert shares["oapl rate=2", "passes", 90] == (9 / 16, 1)
-    choice = choose(shares)
-    assert choice == {("oapl", "passes", 90): "oapl rate=2", ("topr", "passes", 90): "topr rate=1"}
-    own = [one.of("heldout", [way.name for way in WAYS], {"base", *choice.values()}) for one in jobs]
-    known.judge(jobs, own)
-    assert len(set(judge.asked)) == len(judge.asked)
-    assert not any(
-        np.frombuffer(key[1], dtype=np.int16)[0] in (6, 9) and key[0] == "validation-0" for key in judge.asked
-    )
-    found = {(row["method"], row["way"]): row for row in heldout(jobs, own, known, choice)}
+    known.judge(jobs, wanted)
+    shares = validation(jobs[:1], wanted[:1], known)
+    assert shares["oapl rate=2"] == (9 / 16, 1)
+    assert choose(shares) == {"oapl": "oapl rate=2", "topr": "topr rate=1"}
+    assert len(judge.asked) == 4 and not any(key[1][:2] == np.int16(9).tobytes() for key in judge.asked)
+
+
+def test_right_answers_are_counted_by_problem_and_by_text() -> None:
+    rows = [(2, 90, "t1", 1, 8, 10), (2, 90, "t1", 1, 9, 6), (2, 90, "t1", 2, 11, 16), (3, 90, "greedy", 1, 12, 1)]
+    jobs, known = [job("demo-seed0", rows)], known_to(Judge())
+    wanted = [one.of([way.name for way in WAYS]) for one in jobs]
+    known.judge(jobs, wanted)
+    found = {(row["method"], row["way"]): row for row in heldout(jobs, wanted, known)}
     assert set(found) == {("oapl", "t1"), ("topr", "greedy")}
-    assert found["oapl", "t1"]["right"] == [10, 0] and found["oapl", "t1"]["n"] == 16
-    assert found["oapl", "t1"]["rarefied"] == [1.0, None] and found["topr", "greedy"]["right"] == [1, 0]
+    assert found["oapl", "t1"]["right"] == [0, 10, 0] and found["oapl", "t1"]["n"] == 16
+    assert found["oapl", "t1"]["rarefied"] == [None, 1.0, None] and found["topr", "greedy"]["right"] == [0, 1, 0]
+    assert found["oapl", "t1"]["tokens"] == 2 * 32 / (16 * 3)
 
 
 def test_an_arm_without_answers_on_a_base_is_not_chosen() -> None:
-    shares = {("oapl rate=1", "passes", 90): (0.2, 2), ("oapl rate=2", "passes", 90): (0.9, 1)}
-    assert choose(shares) == {("oapl", "passes", 90): "oapl rate=1"}
+    assert choose({"oapl rate=1": (0.2, 2), "oapl rate=2": (0.9, 1)}) == {"oapl": "oapl rate=1"}
 
 
 @pytest.mark.parametrize("counts", [{"a": 4}, {"a": 1, "b": 1, "c": 1, "d": 1}, {"a": 3, "b": 2}, {"a": 10, "b": 1}])
