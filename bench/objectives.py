@@ -15,9 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from bench.trainer import SHAPE, make_rollouts, write_model
 from oapl_core.model_files.model_folder import policy_hash
-from oapl_core.objectives import Inputs, Method, shipped
+from oapl_core.objectives import Inputs, Method, Objective, shipped
 
 SEQUENCES, BUDGET, RATE = 8, 1024, 1e-7
 TAPERED = {"name": "oapl_variant", "divergence": "tapered"}
@@ -32,6 +34,9 @@ FORMS: list[dict[str, Any]] = [
     {**TAPERED, "taper_of": "token"},
     {**TAPERED, "value": "tapered"},
     {"name": "topr", "value": "log_mean_exp"},
+    {"name": "oapl", "masks": [{"low": 0.5, "high": 5.0}, {"of": "mean", "low": 0.97, "answers": "negative"}]},
+    {"name": "oapl", "start_anchor": {}},
+    {"name": "oapl", "effective_rate": {}},
 ]
 """Forms of one objective that compute something else."""
 
@@ -41,7 +46,8 @@ def measured(words: list[str]) -> dict[str, Method]:
     every = [*({"name": name} for name in shipped()), *FORMS]
     labels = {" ".join([one["name"], *(f"{k}={v}" for k, v in one.items() if k != "name")]): one for one in every}
     chosen = [label for label in labels if label == "oapl" or not words or any(word in label for word in words)]
-    return {label: shipped()[labels[label]["name"]].model_validate(labels[label]) for label in chosen}
+    made = TypeAdapter(Objective)
+    return {label: made.validate_python(labels[label]).loaded("behavior") for label in chosen}
 
 
 def trainers(folder: Path, objectives: dict[str, Method]) -> dict[str, Any]:

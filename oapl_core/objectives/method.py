@@ -5,14 +5,13 @@ files.
 """
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, ValidationError, field_validator
+from pydantic import ConfigDict, field_validator
 
 from oapl_core import plugins
-from oapl_core.errors import ConfigError
 from oapl_core.objectives.group_means import group_mean, standardised
 from oapl_core.objectives.inputs import Inputs, Loss
 from oapl_core.objectives.tokens import weighted_logprobs
@@ -103,6 +102,10 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
         """Compute the given sequences' share of the step's loss: -(1/N) sum_i A_i s_i here."""
         return Loss(weighted_logprobs(inputs.advantage_S[:, None], inputs))
 
+    def rate_factor(self, sample_size: Callable[[], float]) -> float:
+        """Return what a step's learning rate is multiplied by; ``sample_size()`` is its effective sample size."""
+        return 1.0
+
     def loss_of_step(self, step: Inputs) -> Loss:
         """Compute the loss of a step whose sequences are all given."""
         return self.loss(step if self.scope == "sequence" else replace(step, statistics_SK=self.statistics(step)))
@@ -146,24 +149,10 @@ class OwnObjective(Settings):
         return super().slice | {"source_sha256": source_hash(self.place)}
 
     def loaded(self, reference: str) -> Method:
-        """Import the class and make the objective.
-
-        Args:
-            reference: `training.reference`, which some objectives need to be "behavior".
+        """Import the class and make the objective, under `training.reference`: ``options/own.py``.
 
         Raises:
-            ConfigError: it cannot be imported, is no objective, or has other settings; one line.
+            ConfigError: it cannot be; one line.
         """
-        where = f"`objective.name`: {self.name}"
-        kind = plugins.resolve("objective", self.name)
-        if not (isinstance(kind, type) and issubclass(kind, Method)):
-            raise ConfigError(f"{where} does not derive from oapl_core.objectives.Method")
-        try:
-            made = with_options(kind, self.model_extra or {})(**(self.model_extra or {}))
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"])) or "settings"
-            raise ConfigError(f"`objective.{key}`: {first['msg']} (a setting of {self.name})") from None
-        if made.needs_start and reference != "behavior":
-            raise ConfigError(f"{where} needs the round's first weights, so training.reference = 'behavior'")
+        made: Method = plugins.resolve("setting", "objective.name: made")(self, reference)
         return made

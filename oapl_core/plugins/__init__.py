@@ -147,7 +147,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         for name in (names or module.rpartition(".")[2]).split(",")
     }
     | {"asymre": "oapl_core.objectives.reinforce:AsymRe"},
-    "objective_option": {"masks": "oapl_core.objectives.options.masks:masked"},
+    # each is derived from those before it: no mask silences the anchor
+    "objective_option": {
+        "masks": "oapl_core.objectives.options.masks:masked",
+        "start_anchor": "oapl_core.objectives.options.start_anchor:anchored",
+        "effective_rate": "oapl_core.objectives.options.effective_rate:slowed",
+    },
     "observer": {
         "fit": "oapl_extras.plan.fitting:look_ahead",
         "mirror": "oapl_extras.remote.mirroring:mirroring",
@@ -207,6 +212,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "model": "oapl_core.run_folder.resolving:resolved",
         "model on the hub": "oapl_core.model_files.model_hub:refuse_unpinned",
         "objective.name": "oapl_core.plugins.trying:check_objective",
+        "objective.name: made": "oapl_core.objectives.options.own:make",
         "pipeline": "oapl_core.planning.pipeline:choose_gpus",
         "problems.split": "oapl_core.problems.dividing:DividedSets",
         "reward.function": "oapl_core.plugins.trying:check_import",

@@ -126,6 +126,14 @@ class StepMeter:
         """Return the loss of each micro-batch that was added; waits for the device."""
         return torch.stack(self._losses).tolist() if self._losses else []
 
+    def sample_size(self, engine: "TrainingEngine") -> float:
+        """Compute the effective sample size of the sequences that were added on any rank; waits for the device."""
+        s_S = torch.cat([*self._log_ratios, self._largest.new_full((1,), -torch.inf)])
+        w_S = (s_S - engine.largest(s_S.max()[None])).exp()
+        sums = torch.stack([w_S.sum(), w_S.square().sum(), w_S.new_tensor(len(s_S) - 1.0)])
+        ratios, squares, sequences = engine.total(sums).tolist()
+        return float(ratios**2 / (squares * sequences))
+
     def result(self, engine: "TrainingEngine") -> Metrics:
         """Compute the step's metrics over all ranks; the same on each."""
         # a rank that had no work has none

@@ -175,6 +175,7 @@ class Trainer:
                 self._micro_batch(rows, sizes, statistics, old, has_signal, last, meter)
         norm = 0.0
         if has_signal:
+            rate *= self.objective.rate_factor(lambda: meter.sample_size(engine))
             with explaining_exhaustion(None, 0, self.training):
                 norm = engine.step(rate)
         # only now: to ask for a loss earlier would wait for the device. The weights are spoilt, and nobody saves them
@@ -184,7 +185,7 @@ class Trainer:
         if not 0.0 <= norm < math.inf:  # also where it is not a number, of which DeepSpeed may make -1
             raise Diverged(f"gradient norm is {norm} in a step over {self._names(batch)}; lower training.learning_rate")
         clipped = norm > self.training.max_grad_norm
-        made = {"grad_norm": norm, "clipped": clipped, "skipped": not has_signal}
+        made = {"learning_rate": rate, "grad_norm": norm, "clipped": clipped, "skipped": not has_signal}
         return {**made, **meter.result(engine), "seconds": time.monotonic() - start}
 
     def _has_signal(self, batch: Sequence[int]) -> bool:

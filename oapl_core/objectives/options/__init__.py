@@ -1,1 +1,1 @@
-"""Options that any objective can have: each derives the class of the chosen objective anew, found by its key."""
+"""Options that any objective can have, each of which derives its class anew; and objectives of a person's own, made."""
