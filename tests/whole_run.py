@@ -2,12 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,23 +87,26 @@ def called(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def oapl(arguments: list[str]) -> str:
     """Run `oapl` to its end and give its output; it must succeed."""
-    done = subprocess.run(command(arguments), cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(command(arguments), cwd=ROOT, capture_output=True, text=True, timeout=2700)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
 def kill_when(arguments: list[str], log: Path, moment: Callable[[], bool]) -> None:
-    """Start `oapl`, end it with SIGKILL at ``moment``, and wait until nothing of it is left."""
+    """Start `oapl`, end its process group with SIGKILL at ``moment``, and wait until nothing of it is left."""
     with log.open("w") as sink:
-        process = psutil.Popen(command(arguments), cwd=ROOT, stdout=sink, stderr=sink)
+        process = psutil.Popen(command(arguments), cwd=ROOT, stdout=sink, stderr=sink, start_new_session=True)
         family: set[psutil.Process] = set()
-        while not moment():
-            assert process.poll() is None, f"ended before it could be killed: {log.read_text()[-3000:]}"
+        try:
+            while not moment():
+                assert process.poll() is None, f"ended before it could be killed: {log.read_text()[-3000:]}"
+                family |= set(process.children(recursive=True))
+                time.sleep(0.05)
             family |= set(process.children(recursive=True))
-            time.sleep(0.05)
-        family |= set(process.children(recursive=True))
-        process.kill()
-        process.wait()
+        finally:  # Ctrl-C of the tests does not reach another session
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive, f"left behind: {alive}"
 
