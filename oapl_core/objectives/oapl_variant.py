@@ -19,9 +19,9 @@ alone. Derivations and limits: docs/objectives_tapered.md.
 """
 
 import math
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from oapl_core.objectives.group_means import group_mean
 from oapl_core.objectives.inputs import Inputs, Loss
@@ -31,6 +31,7 @@ from oapl_core.objectives.values import ValueRule, log_mean_exp_values, values
 if TYPE_CHECKING:
     from torch import Tensor
 
+FiniteNonNegative = Annotated[NonNegativeFloat, Field(allow_inf_nan=False)]
 OF_THE_TAPER = ("taper_margin", "taper_length_exponent", "taper_of")
 HALVINGS = 64
 """Halvings of the bracket of V: beyond float64's 53 bits."""
@@ -40,14 +41,18 @@ def tapered_values(reward_S: "Tensor", group_S: "Tensor", temperature: float, ma
     """Compute V_S for which the tapered divergence's optimum is a distribution: mean w = 1 over the group.
 
     w is exp(a) for a = (r - V) / temperature >= -margin, else exp(-margin) (1 + a + margin), and never below 0. The
-    mean falls as V rises, from 1 or more at the worst reward to 1 or less at the best. V is halved in between.
+    mean falls as V rises, from 1 or more at the worst reward to 1 or less at the best. V is halved in between. An
+    infinite temperature gives the mean reward.
     """
+    if math.isinf(temperature):
+        return group_mean(reward_S, group_S)
     low_S, high_S = -log_mean_exp_values(-reward_S, group_S, 0.0), log_mean_exp_values(reward_S, group_S, 0.0)
     for _ in range(HALVINGS):
         middle_S = (low_S + high_S) / 2
         a_S = (reward_S.double() - middle_S) / temperature
-        w_S = a_S.exp().where(a_S >= -margin, math.exp(-margin) * (1 + a_S + margin).clamp(min=0.0))
-        is_low_S = group_mean(w_S, group_S) > 1
+        # w - 1, as 1 + a loses a small a: at a large temperature V would leave the mean
+        below_S = math.expm1(-margin) + math.exp(-margin) * (a_S + margin).clamp(min=-1.0)
+        is_low_S = group_mean(a_S.expm1().where(a_S >= -margin, below_S), group_S) > 0
         low_S, high_S = middle_S.where(is_low_S, low_S), high_S.where(is_low_S, middle_S)
     return (low_S + high_S) / 2
 
@@ -68,9 +73,9 @@ class OaplVariant(Method):
     """f'(w): ln w, or w - 1 for bad answers (A < 0) below w = 1, or ln w with two temperatures."""
     regression_temperature_below: PositiveFloat | None = None
     """beta2 below w = 1, for `asymmetric` alone, which needs it."""
-    taper_margin: NonNegativeFloat = 0.0
+    taper_margin: FiniteNonNegative = 0.0
     """Nats below b at which the taper begins; above, a bad answer is regressed as in OAPL."""
-    taper_length_exponent: NonNegativeFloat = 0.0
+    taper_length_exponent: FiniteNonNegative = 0.0
     """a of w^(1/T^a), the taper's weight of an answer of T tokens; 0 is the whole ratio, 1 a mean over tokens."""
     taper_of: Literal["sequence", "token"] = "sequence"
     """Ratios that the taper looks at: the answer's, or each token's own."""

@@ -13,7 +13,9 @@ compute_maxrl_outcome_advantage) adds 1e-6 to the mean and averages over tokens;
 would then make advantages without bound, so such rewards are refused.
 
 W-REINFORCE (arXiv 2506.01347) has no baseline: wrong answers are pushed down with weight 1, correct ones raised with
-0.1 (``weight_right``). 0 is NSR, negative samples alone. Of the paper the abstract and summaries were read.
+0.1 (``weight_right``). 0 is NSR, negative samples alone. Of the paper the abstract and summaries were read. The
+authors' code (TianHongZXY/RLVR-Decomposed, verl/trainer/ppo/core_algos.py) gives these advantages to PPO's clipped
+ratio, and averages over the batch's tokens. Here there is no ratio, and an answer's tokens are summed.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal

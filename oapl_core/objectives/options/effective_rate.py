@@ -5,8 +5,9 @@
 Where a few answers outweigh the others the gradient's variance grows, and the step shrinks with it. ESS is that of the
 whole optimiser step before its update, of ratios without a bound. It is known after the step's own passes. The paper's
 equation 5 is said to have the square root of ESS over that of on-policy steps. Of the paper the abstract and a summary
-were read. The authors' code (mit-han-lab/vcpo, megatron_actor.py) has power 1. Their second part, a baseline of least
-variance, is not here.
+were read. The authors' code (mit-han-lab/vcpo, megatron_actor.py) has both powers: 0.5 (`sqrt`) and 1 (`linear`). Their
+scripts take `sqrt`, reference 1 and ratios without a bound, the defaults here; one script, of several turns, has
+reference 0.55. Their second part, a baseline of least variance, is not here.
 """
 
 from functools import cache
@@ -25,7 +26,7 @@ class EffectiveRate(Settings):
     """Learning rates that fall with the effective sample size of the step."""
 
     power: PositiveFloat = 0.5
-    """Power of ESS: 0.5 (paper), or 1 (authors' code)."""
+    """Power of ESS: 0.5 (paper, authors' scripts), or 1 (`linear` in the authors' code)."""
     reference: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Effective sample size, as a share of the step, from which on the rate is the scheduled one (authors' code)."""
 

@@ -2,21 +2,26 @@
 
     dL/d ln pi(y_it)  becomes  dL/d ln pi(y_it) times the product of F(k_it) over the masks
     mask:     F(k) = 1(low <= k <= high)
-    weight:   F(k) = min( max(k, low), high )
+    weight:   F(k) = min( max(k, low), high )                                 never above exp(80), nor is the product
 
 k is pi/b of a token, exp(s_i / T_i) of an answer, or exp(s_i). Values are as without masks; only gradients change. So a
 residual, a length or a statistic of the step still has every token. Published forms, as lists of these tables:
 
-    IcePop (arXiv 2510.18855)            of token, 0.5 to 5, once as mask and once as weight: M(k) = k within the band
+    IcePop (arXiv 2510.18855)            of token, 0.5 to 5, as mask; as weight too if the objective has no ratio
     DeepSeek-V3.2 (2512.02556, 3.1)      of mean, low exp(-delta), negative answers alone
-    TIS, truncated importance sampling   of token, high 2, as weight
-    MIS, masked importance sampling      of sum (sequence) or of mean (geometric), a band, as mask
+    TIS, truncated importance sampling   of token or of sum, high 2, as weight: of objectives without a ratio
+    Seq-MIS (verl)                       of sum, 0.5 to 2 as mask and high 2 as weight
+    geometric rejection (verl)           of mean, 0.999 to 1.001
     a veto, as in verl's rejection       of any, low 1e-4: one token rejects its answer
     mu-GRPO (2605.17570)                 of suffix, negative answers alone: all tokens from the first one outside on
 
-All of them have the trainer's earlier weights, pi_old, in the place of pi. Here k is of the policy itself: pi = pi_old
-in a step that shares pi_old with no other. Of mu-GRPO the abstract was read, which names neither side nor size of the
-band.
+IcePop, TIS and Seq-MIS multiply a loss of pi/pi_old by k = pi_old/b. The product has pi/b once where pi = pi_old.
+Objectives such as `grpo`, `cispo`, `dppo` and `sapo` hold pi/b already. A weight would square it: give them masks
+alone. `reinforce` has no ratio, and needs the weight.
+
+Here k is of the policy itself, and so is DeepSeek-V3.2's: its pi_old is what the engine recorded, b here. The others
+have the trainer's earlier weights, pi_old, in the place of pi. The two are equal in a step that shares pi_old with no
+other. Of mu-GRPO the abstract was read, which names neither side nor size of the band.
 """
 
 import math
@@ -69,7 +74,7 @@ class Mask(Settings):
         low = math.log(self.low) if self.low else -math.inf
         high = math.inf if self.high is None else math.log(self.high)
         if self.role == "weight":
-            factor = ratio.clamp(low, min(high, 700.0)).exp()
+            factor = ratio.clamp(low, min(high, LARGEST_LOG)).exp()
         else:
             # columns of no token hold a ratio of 1, which a band need not contain
             outside = ((ratio < low) | (ratio > high)) & inputs.mask_ST
@@ -81,6 +86,8 @@ class Mask(Settings):
         return factor if self.answers == "all" else factor.where(inputs.advantage_S[:, None] < 0, 1.0)
 
 
+LARGEST_LOG = 80.0
+"""Logarithm of the largest factor, in nats: float32 holds it, and a gradient that is multiplied by it."""
 Masks = Annotated[tuple[Mask, ...], Field(min_length=1)]
 
 
@@ -100,6 +107,8 @@ def masked(kind: type[Method]) -> type[Method]:
             factor_ST = self.masks[0].factor(inputs).expand_as(inputs.mask_ST)
             for mask in self.masks[1:]:
                 factor_ST = factor_ST * mask.factor(inputs)
+            # float32 ends at exp(88), where 0 times infinity would make the loss NaN
+            factor_ST = factor_ST.clamp(max=math.exp(LARGEST_LOG))
             given = inputs.log_ratio_ST
             kept = given.detach() + factor_ST.to(given) * (given - given.detach())
             found: Loss = super().loss(replace(inputs, log_ratio_ST=kept))

@@ -331,6 +331,13 @@ def test_an_objective_that_another_setting_contradicts_is_refused() -> None:
                 ),
             )
         ),
+        *(
+            (
+                {"name": "oapl_variant", "divergence": "tapered", key: float("inf")},
+                f"^x.toml: `objective.{key}`: Input should be a finite number[^;]*$",
+            )
+            for key in ("taper_margin", "taper_length_exponent")
+        ),
         ({"name": "gropo"}, "`objective`: there is no objective 'gropo'; known are oapl, .*, minpro, or write module:"),
         ({"name": "a:b:c"}, "`objective`: there is no objective 'a:b:c'; .*or write module:object"),
         ({"name": 3}, "`objective`: there is no objective '3'; known are"),

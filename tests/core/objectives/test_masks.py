@@ -9,12 +9,12 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from oapl_core.errors import ConfigError
-from oapl_core.objectives import Method, Objective, OwnObjective
+from oapl_core.objectives import Inputs, Method, Objective, OwnObjective, StepSizes
 from oapl_core.objectives.clipped.grpo import Grpo
 from oapl_core.objectives.clipped.rec import RecOneSide
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.objectives.test_family import DEFAULTS, HAND_SCENE, REST, A, B, gradient, kept_part, loss_and_gradient
-from tests.core.objectives.transcriptions import Array, Scene, grpo, scene
+from tests.core.objectives.transcriptions import Array, Scene, centred, grpo_advantage, scene
 
 
 def with_masks(name: str, *masks: dict[str, object], **settings: object) -> Method:
@@ -25,11 +25,11 @@ def with_masks(name: str, *masks: dict[str, object], **settings: object) -> Meth
 
 MASKS: dict[str, tuple[dict[str, object], ...]] = {
     "a token's band": ({"low": 0.8, "high": 1.2},),
-    "IcePop": ({"low": 0.8, "high": 1.2}, {"low": 0.8, "high": 1.2, "role": "weight"}),
+    "IcePop, without a ratio": ({"low": 0.8, "high": 1.2}, {"low": 0.8, "high": 1.2, "role": "weight"}),
     "DeepSeek-V3.2": ({"of": "mean", "low": 0.95, "answers": "negative"},),
     "token TIS": ({"high": 1.1, "role": "weight"},),
     "sequence TIS": ({"of": "sum", "high": 1.1, "role": "weight"},),
-    "sequence MIS": ({"of": "sum", "low": 0.7, "high": 1.3},),
+    "sequence MIS": ({"of": "sum", "low": 0.7, "high": 1.3}, {"of": "sum", "high": 1.3, "role": "weight"}),
     "geometric MIS": ({"of": "mean", "low": 0.9, "high": 1.1},),
     "a veto": ({"of": "any", "low": 0.8},),
     "mu-GRPO": ({"of": "suffix", "low": 0.9, "high": 1.3, "answers": "negative"},),
@@ -82,26 +82,26 @@ def test_every_form_tells_tokens_of_the_scene_apart(masks: tuple[dict[str, objec
     assert len(np.unique(factor[s.mask])) > 1
 
 
-def test_icepop_is_its_published_loss() -> None:
-    """M(k) times GRPO's surrogate, M(k) = k within the band and 0 outside, held constant."""
-    s, objective = scene(1), with_masks("grpo", *MASKS["IcePop"])
+def test_icepop_has_the_ratio_once_as_a_mask_of_cispo_and_as_mask_and_weight_of_reinforce() -> None:
+    """M(k) A at pi = pi_old, M(k) = k within the band and 0 outside: of a weight beside a ratio it would be k^2."""
+    s = scene(1)
     ratio = np.exp(s.x)
-    weight = np.where((ratio >= 0.8) & (ratio <= 1.2), ratio, 0.0)
-    found = gradient(objective, s)
-    for i, t in np.argwhere(s.mask)[::3].tolist():
-        ends = []
-        for way in (1e-5, -1e-5):
-            moved = s.x.copy()
-            moved[i, t] += way
-            # the surrogate's own clip is held where it is, and M too: a token's term, weighed
-            ends.append(weight[i, t] * grpo(moved, s.x, s, Grpo()))
-        assert float(found[i, t]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-9)
+    weight = np.where((ratio >= 0.8) & (ratio <= 1.2), ratio, 0.0) * s.mask
+    assert ratio[s.mask].max() < 5, "below the bound of cispo"
+    held = -weight * grpo_advantage(s)[:, None] / s.mask.sum()
+    found = gradient(with_masks("cispo", {"low": 0.8, "high": 1.2}), s)
+    torch.testing.assert_close(found, torch.from_numpy(held), rtol=1e-12, atol=1e-15)
+    without = -weight * centred(s)[:, None] / len(s.x)
+    found = gradient(with_masks("reinforce", *MASKS["IcePop, without a ratio"]), s)
+    torch.testing.assert_close(found, torch.from_numpy(without), rtol=1e-12, atol=1e-15)
+    squared = gradient(with_masks("cispo", *MASKS["IcePop, without a ratio"]), s)
+    torch.testing.assert_close(squared, torch.from_numpy(held * ratio), rtol=1e-12, atol=1e-15)
 
 
 def test_a_group_by_hand() -> None:
     """Ratios of the correct answer's tokens 1.105 and 1.350, of the first wrong one's .705 and .951."""
-    icepop = with_masks("grpo", {"low": 0.8, "high": 1.2}, {"low": 0.8, "high": 1.2, "role": "weight"})
-    expected = [-A * exp(0.2) / 4, 0.0, 0.0, -B * exp(-0.1) / 4]
+    icepop = with_masks("grpo", {"low": 0.8, "high": 1.2})
+    expected = [-A * exp(0.1) / 4, 0.0, 0.0, -B * exp(-0.05) / 4]
     assert gradient(icepop, HAND_SCENE)[:2].flatten().tolist() == pytest.approx(expected)
     # its mean log-ratio is -.2, the correct answer's .2: only the wrong one is left out
     deepseek = with_masks("reinforce", {"of": "mean", "low": exp(-0.1), "answers": "negative"})
@@ -133,6 +133,19 @@ def test_bands_hold_their_bounds_and_enormous_ratios() -> None:
     for role, found in (("mask", 0.0), ("weight", 3.0)):
         passed = gradient(with_masks("reinforce", {"of": "sum", "high": 3.0, "role": role}), far)
         torch.testing.assert_close(passed, found * gradient(DEFAULTS["reinforce"], far))
+
+
+def test_a_weight_without_a_bound_is_one_that_float32_holds() -> None:
+    mask, none = torch.ones(2, 4, dtype=torch.bool), torch.zeros(2)
+    far = torch.full((2, 4), 25.0, requires_grad=True)
+    inputs = Inputs(far, mask, torch.tensor([1.0, -1.0]).double(), none, none.long(), StepSizes(2, 1, 8))
+    weight: dict[str, object] = {"of": "sum", "role": "weight"}
+    for masks in ((weight,), (weight, weight)):
+        loss = with_masks("reinforce", *masks).loss(inputs).value
+        (found,) = torch.autograd.grad(loss, far)
+        assert found.dtype == torch.float32
+        assert loss.isfinite()
+        assert found[:, 0].tolist() == pytest.approx([-exp(80.0) / 2, exp(80.0) / 2])
 
 
 @pytest.mark.parametrize(

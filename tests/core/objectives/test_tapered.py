@@ -241,7 +241,9 @@ def test_v_of_the_taper_goes_from_the_best_reward_to_the_mean() -> None:
         return found
 
     assert of(1e-4) == pytest.approx([1.0] * 4 + [0.5] * 2, abs=1e-3)
-    assert of(1e9) == pytest.approx([0.3125] * 4 + [0.5] * 2, abs=1e-6)
+    for temperature, margin, near in ((1e9, 0.0, 1e-9), (1e14, 0.0, 1e-12), (1e16, 0.0, 1e-12), (1e16, 0.5, 1e-12)):
+        assert of(temperature, margin) == pytest.approx([0.3125] * 4 + [0.5] * 2, abs=near)
+    assert of(1e300) == of(float("inf")) == [0.3125] * 4 + [0.5] * 2
     v = of(0.5)[0]
     assert np.exp((1 - v) / 0.5) + sum(1 + (r - v) / 0.5 for r in (0, 0, 0.25)) == pytest.approx(4)
     soft = 0.5 * np.log(np.mean(np.exp(np.array([1, 0, 0, 0.25]) / 0.5)))
