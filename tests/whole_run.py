@@ -115,7 +115,9 @@ def content(run: Run, entry: ArtifactEntry) -> Any:
     """What an artifact says, without the clock: rows of a table, identity of a checkpoint, results of a card."""
     path = run.root / entry.artifact
     if path.suffix == ".json":
-        return {part: found for part, found in json.loads(path.read_text()).items() if part in ("asked", "results")}
+        found = json.loads(path.read_text())
+        # of a card, which names models by their place; measures after a round are compared whole
+        return {part: found[part] for part in ("asked", "results")} if "results" in found else found
     if path.suffix == ".md":
         return None  # for people, of the card beside it
     if path.is_dir():

@@ -24,8 +24,8 @@ def start_of(run: Run, number: int) -> tuple[Path, ...]:
     return (run.policy(number),) if number else ()
 
 
-def unfinished_answers(run: Run, number: int | None) -> tuple[Path, ...]:
-    """List the folders of parts that an evaluation has begun, of round ``number`` or (None) of the run's end."""
+def unfinished_answers(run: Run, number: int) -> tuple[Path, ...]:
+    """List the folders of parts that evaluations have begun in round ``number``; the run's end is the last round's."""
     return tuple(run.evaluations(number).glob(f"*/{ROLLOUTS_DIR}/{IN_FLIGHT}"))
 
 
@@ -57,17 +57,14 @@ class Stage:
     """Devices that Prefect's tag limits (``oapl-gpu``, ``oapl-sandbox``) count; who needs a sandbox judges answers."""
     room: str = ""
     """Name of the kind `room` of oapl_core/plugins: the estimate of the bytes that the rest of it writes. Empty: little
-    is written, or the stage says so itself.
-    """
+    is written, or the stage says so itself."""
     measured: "Callable[[Run], Iterable[Measurement]]" = lambda _run: ()
     """Numbers that an optional stage has left in the ledger, in order (``measurements.py``)."""
     after: Callable[[Experiment], Collection[int]] | None = None
     """Rounds after whose training an optional stage comes. No other step reads what it makes. A fork therefore carries
-    it only where nothing that decides it differs. None: a stage of every run, or of none.
-    """
+    it only where nothing that decides it differs. None: a stage of every run, or of none."""
     answers: Callable[[Experiment, Mapping[str, int]], int] = lambda _config, _problems: 0
-    """Answers that an optional stage samples for itself alone in a whole run, by the number of problems of each split.
-    """
+    """Answers that an optional stage samples for itself alone in a run, by the number of problems of each split."""
     place: str = ""
     """Module of the verb where that does not lie below ``oapl_core``: the process is ``python -m`` of it."""
 

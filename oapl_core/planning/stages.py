@@ -43,12 +43,7 @@ def _answered(run: Run, number: int) -> tuple[Path, ...]:
 BASE_MODEL = Stage("base-model", "pretraining.pretrain", ("base_model.json",), needs=("gpu",))
 FETCHED_MODEL = Stage("base-model", "pretraining.fetch", ("base_model.json",), retries=2)  # networks break
 # A mistake in a problem set is a person's, and groups and reports are arithmetic: trying again changes nothing.
-PREPARATION = Stage(
-    "problems-and-prompts",
-    "problems.prepare",
-    ("problems.parquet", "prompts.parquet"),
-    retries=0,
-)
+PREPARATION = Stage("problems-and-prompts", "problems.prepare", ("problems.parquet", "prompts.parquet"), retries=0)
 SAMPLING = Stage(
     "sampling",
     "rollouts.generate",
@@ -103,7 +98,7 @@ EVALUATION = Stage(
     "evaluation.evaluate",
     (f"{EVALUATION_DIR}/",),
     reads=_answered,
-    scratch=lambda run, _: unfinished_answers(run, None),
+    scratch=lambda run, _: tuple(path for k in run.config.evaluated_rounds for path in unfinished_answers(run, k)),
     retries=2,
     needs=("gpu", "sandbox"),
     room="evaluation",

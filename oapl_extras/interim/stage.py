@@ -66,7 +66,10 @@ INTERIM = Stage(
     (f"{EVALUATION_DIR}/",),
     of_round=True,
     reads=lambda run, number: start_of(run, number + 1),
-    decided_by=("evaluation",),
+    decided_by=(
+        *("evaluation", "seed", "verifier", "reward", "environment"),
+        *("engine.dtype", "engine.options", "sampling.stop", "sampling.max_tokens"),
+    ),
     scratch=unfinished_answers,
     retries=2,
     needs=("gpu", "sandbox"),

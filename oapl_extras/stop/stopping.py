@@ -12,6 +12,7 @@ from typing import Any
 
 from oapl_core.errors import Stopped
 from oapl_core.launch import gpus_of
+from oapl_core.planning.stages import REPORT
 from oapl_core.run_folder.following import Observer, Tell
 from oapl_core.run_folder.run import Run
 from oapl_extras.stop.costs import Costs, costs
@@ -35,11 +36,14 @@ class Stopping(Observer):
 
     @contextmanager
     def around(self, step: Any, tell: Tell) -> Iterator[Tell]:
-        """Look before ``step``, and at its lines of progress.
+        """Look before ``step``, and at its lines of progress; not at the report.
 
         Raises:
             Stopped: a rule ends the run.
         """
+        if step.verb == REPORT.verb:  # it has the numbers for which a rule ends the run
+            yield tell
+            return
         # before a process starts: what an earlier start has used up is not used up a second time
         self._look(costs(self._run))
         gpus, began = gpus_of(self._run, step.verb), time.monotonic()

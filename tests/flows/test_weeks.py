@@ -153,7 +153,7 @@ def test_killed_four_times_every_number_is_that_of_the_run_that_was_not(stories:
     expected, found = (story.run for story in stories)
     for run in (expected, found):
         assert finished(run) == list(steps(run.config))
-        assert made_more_than_once(run) == [], "finished parts are not redone"
+        assert made_more_than_once(run) == ["report"], "once with each number; finished parts are not redone"
     ours, theirs = found.ledger.artifacts(), expected.ledger.artifacts()
     assert sorted(ours) == sorted(theirs)
     # rows as they were sampled and judged, and the hash of every checkpoint's weights

@@ -86,6 +86,15 @@ def test_what_it_would_resume_from_stays_until_it_is_finished(run: Run) -> None:
     assert why() is None
 
 
+def test_the_end_would_resume_from_parts_of_earlier_rounds_too(tmp_path: Path) -> None:
+    run = write_synthetic_run(tmp_path / "parent-seed0")
+    often = fork(run, "often", 1, ["evaluation.every_rounds=1"]).run
+    begun = [often.evaluations(number) / "base_heldout" / "1_rollouts" / ".in_flight" for number in (0, 1)]
+    for folder in begun:
+        folder.mkdir(parents=True)
+    assert stages.EVALUATION.scratch(often, 0) == tuple(begun)
+
+
 def test_readers_of_numbers_have_its_own_beside_the_end_s(run: Run) -> None:
     assert measurements.deciding(run) == [(0, 0.5)]
     first, *end = measurements.measurements(run)

@@ -203,8 +203,10 @@ def test_a_fork_shares_what_was_measured_as_it_would_measure_and_else_measures_i
     often.ledger.append(StageEntry(step.label, 1.0, 0))
     same = fork(often, "same", 1, ['objective={name = "grpo"}']).run
     assert step in finished(same) and deciding(same) == deciding(often) != []
-    other = fork(often, "other", 1, ["evaluation.temperature=1.0"]).run
-    assert step not in finished(other) and not deciding(other)
+    changes = "evaluation.temperature=1.0", "reward={right_from = 0.5}", "verifier.comparison=tolerant", "seed=5"
+    for number, change in enumerate(changes):
+        other = fork(often, f"other{number}", 1, [change]).run
+        assert step not in finished(other) and not deciding(other), change
 
 
 def test_what_was_measured_is_made_again_by_its_name(tmp_path: Path) -> None:

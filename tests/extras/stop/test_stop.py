@@ -140,7 +140,7 @@ def test_a_rule_that_is_none_is_refused(tmp_path: Path, stop: dict[str, Any]) ->
 
 def test_a_step_in_hand_is_ended_by_a_line_of_its_progress(tmp_path: Path) -> None:
     run, heard = a_run(tmp_path, wall_hours=1.0), list[str]()
-    step = steps(run.config)[-1]
+    step = steps(run.config)[-2]
     spend(run, 0.999)
     with Stopping(run, heard.append, look_every_s=0.0).around(step, heard.append) as watched:
         watched("a line")
@@ -150,6 +150,8 @@ def test_a_step_in_hand_is_ended_by_a_line_of_its_progress(tmp_path: Path) -> No
     assert heard == ["a line", "another"], "the line is heard before the rule is"
     with pytest.raises(Stopped), Stopping(run, heard.append).around(step, heard.append):
         raise AssertionError("the next step does not begin")
+    with Stopping(run, heard.append, look_every_s=0.0).around(steps(run.config)[-1], heard.append) as watched:
+        watched("the report is written all the same")
 
 
 def test_a_run_without_rules_has_nobody_who_looks(tmp_path: Path) -> None:
