@@ -32,6 +32,12 @@ def say_at_once(text: str) -> None:
     print(text, flush=True)
 
 
+def of_python() -> dict[str, str]:
+    """Environment of a worker: imports of this checkout, then the caller's; a crash leaves its place in the log."""
+    given = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *([given] if given else [])]), "PYTHONFAULTHANDLER": "1"}
+
+
 class Worker:
     """A process that measures one thing after another."""
 
@@ -46,7 +52,7 @@ class Worker:
                 pass_fds=[own],
                 start_new_session=True,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+                env={**os.environ, **of_python(), **environment},
             )
         os.close(own)
         self._read = b""

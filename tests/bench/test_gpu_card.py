@@ -57,6 +57,21 @@ def test_one_that_fails_or_takes_too_long_is_a_line_and_the_next_is_measured(tmp
     assert "error" not in run(tmp_path, [mended, PRODUCTS], again=True)[0][-1]
 
 
+def test_a_worker_imports_from_where_its_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    assert runner.of_python()["PYTHONPATH"].split(os.pathsep) == [str(ROOT), "/elsewhere"]
+    monkeypatch.delenv("PYTHONPATH")
+    assert runner.of_python()["PYTHONPATH"] == str(ROOT)
+
+
+def test_named_measurements_come_in_the_order_of_their_names() -> None:
+    planned = plan.card()
+    found = plan.chosen(planned, ["4B, 10K answers, 32K micro-batch, liger$", "^peaks", "4B, 10K.*, liger$"])
+    keys = [one.key for one in found]
+    assert keys[:2] == [f"{part} 4B, 10K answers, 32K micro-batch, liger" for part in ("step", "profile")]
+    assert keys[2] == "peaks products" and len(keys) == len(set(keys)) and plan.chosen(planned, []) == planned
+
+
 def test_a_part_whose_time_is_over_leaves_the_rest_to_a_second_start(tmp_path: Path) -> None:
     unknown = [Measurement("step", str(n), {"training": {"no_such_setting": 1}}) for n in range(2)]
     rows, said = run(tmp_path, [*unknown, PRODUCTS], parts={"step": 0.0, "peaks": 60.0})
