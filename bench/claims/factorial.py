@@ -37,7 +37,7 @@ METHODS: Mapping[str, str] = {
     "grpo": "GRPO, token IS, on the file",
 }
 """Each arm's name on the page. GRPO's ratio is clipped around the weights of two steps before."""
-THREE_PASSES = ("oapl", "tapered", "both", "topr", "rft")
+THREE_PASSES = ("oapl", "tapered", "topr")
 """Methods that make three passes; the others make one."""
 
 

@@ -20,14 +20,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import polars as pl
 
-from bench.claims.sampled import WAYS
+from bench.claims.sampled import TUNED_BY, WAYS
 from oapl_core.progress import say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-CHOSEN_BY = "t06"
-"""Way of the validation answers that settings are chosen by."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +180,7 @@ def key_of(job: Job, at: int) -> Key:
 
 def write_chosen(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None:
     """Choose settings."""
-    wanted = [job.of([CHOSEN_BY]) for job in jobs]
+    wanted = [job.of([TUNED_BY.name]) for job in jobs]
     known.judge(jobs, wanted)
     shares = validation(jobs, wanted, known)
     chosen = [{"method": method, "arm": arm} for method, arm in sorted(choose(shares).items())]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 GROUPS_PER_STEP, PASS = 8, 90
 PASSES = {"tuning": 1, "one-pass": 1, "three-passes": 3}
-MEASURED = {"validation": 80, "heldout": 150}
+MEASURED = {"validation": 80, "heldout": 100}
 """The first so many problems of a split."""
 
 
@@ -112,7 +112,7 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
     """Train a share of a plan's arms on one base, and write their answers."""
     import torch
 
-    from bench.claims.sampled import WAYS
+    from bench.claims.sampled import TUNED_BY, WAYS
     from bench.claims.side_by_side import SideBySide
 
     torch.set_num_threads(1)
@@ -124,7 +124,7 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
     rollouts, own = rollouts_of(facts, of_pass * GROUPS_PER_STEP), arms_of(job, chosen)
     side = SideBySide(loaded(carried / facts["model"], device), own, rollouts, seed=facts["seed"])
     is_tuning = job.plan == "tuning"
-    ways = [way for way in WAYS if way.name == "t06" or not is_tuning]
+    ways = [TUNED_BY] if is_tuning else WAYS
     kept = Answers(facts, [arm.name for arm in own], "validation" if is_tuning else "heldout", ways)
     model = loaded(carried / facts["model"], device)
     if job.part == 0:
@@ -212,6 +212,8 @@ class Answers:
 
         from bench.claims.sampled import WAYS, sampled
 
+        names = [way.name for way in WAYS]
+
         facts = self.facts
         tokens = sampled(model, self.prompts, self.ways, facts["max_tokens"], facts["end_ids"], facts["seed"])
         first = 0
@@ -222,7 +224,7 @@ class Answers:
             rows = np.concatenate([problem, own.reshape(-1, own.shape[2])], axis=1)
             keys, counts = np.unique(np.ascontiguousarray(rows).view(f"V{2 * rows.shape[1]}")[:, 0], return_counts=True)
             at = [self._index.setdefault(key.tobytes(), len(self._index)) for key in keys]
-            facts_of = np.full((len(at), 3), (self.names.index(name), step, WAYS.index(way)))
+            facts_of = np.full((len(at), 3), (self.names.index(name), step, names.index(way.name)))
             self._rows.append(np.column_stack([facts_of, at, counts]))
 
     def write(self, path: Path, about: dict[str, Any]) -> None:

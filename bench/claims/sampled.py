@@ -28,7 +28,10 @@ class Way:
     answers: int
 
 
-WAYS = (Way("t1", 1.0, 1.0, 16), Way("t06", 0.6, 0.95, 16), Way("greedy", 0.0, 1.0, 1))
+WAYS = (Way("t1", 1.0, 1.0, 16), Way("t06", 0.6, 0.95, 8), Way("greedy", 0.0, 1.0, 1))
+"""Held-out answers."""
+TUNED_BY = Way("t06", 0.6, 0.95, 16)
+"""Validation answers, which settings are chosen by."""
 
 
 @torch.inference_mode()

@@ -20,6 +20,7 @@ WAYS = (Way("t1", 1.0, 1.0, 3), Way("t06", 0.6, 0.95, 2), Way("greedy", 0.0, 1.0
 def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A base with four groups for two steps, three problems of each split that is measured on."""
     monkeypatch.setattr(sampled, "WAYS", WAYS)
+    monkeypatch.setattr(sampled, "TUNED_BY", WAYS[1])
     monkeypatch.setattr(many_arms, "GROUPS_PER_STEP", 2)
     monkeypatch.setattr(many_arms, "PASS", 2)
     write_tiny_model(tmp_path / "models" / "tiny", sharpness=5.0)
