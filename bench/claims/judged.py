@@ -191,7 +191,21 @@ def write_chosen(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None:
 
 
 def write_results(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None:
-    """Write what the chosen arms came to."""
+    """Write what the chosen arms came to.
+
+    Raises:
+        SystemExit: answers are of other settings than those that were chosen, or a base's arms had several files.
+    """
+    chosen = {row["arm"] for row in json.loads((to / f"factorial_{bed}.json").read_text())["chosen"]}
+    files = defaultdict[str, set[str]](set)
+    for job in jobs:
+        files[job.about["base"]].add(job.about["rollouts"])
+        if strangers := set(job.about["arms"]) - chosen - {"base"}:
+            sys.exit(
+                f"{job.about['job']}: {', '.join(sorted(strangers))} was not chosen; remove that file and run again"
+            )
+    if several := [base for base, hashes in files.items() if len(hashes) > 1]:
+        sys.exit(f"{', '.join(several)}: arms trained on several files of rollouts; remove the older answers")
     wanted = [job.of([way.name for way in WAYS]) for job in jobs]
     known.judge(jobs, wanted)
     frame = pl.DataFrame(list(heldout(jobs, wanted, known))).unique(["method", "base", "step", "way"])

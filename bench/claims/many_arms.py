@@ -137,7 +137,8 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
             kept.add_all(side, model, epoch * of_pass)
             print(f"{job.name}: answered | {time.monotonic() - started:.1f} s", flush=True)
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    kept.write(to / f"{job.name}.npz", {"device": device_name, "job": job.name, "rollouts": facts["rollouts_sha256"]})
+    name = job.name if of_pass == PASS else f"{job.name}.{of_pass}-steps"  # a trial is not taken for the job
+    kept.write(to / f"{name}.npz", {"device": device_name, "job": job.name, "rollouts": facts["rollouts_sha256"]})
 
 
 def arms_of(job: Job, chosen: Path | None) -> "list[SideArm]":

@@ -106,7 +106,14 @@ class SideBySide:
         return reward_S, kept_S, advantage_S
 
     def train(self, steps: Sequence[list[int]], epoch: int = 1, first_step: int = 0) -> None:
-        """One pass over ``steps``; later ones than the first take them in another order, as ``InOrder`` does."""
+        """One pass over ``steps``; later ones than the first take them in another order, as ``InOrder`` does.
+
+        Raises:
+            ValueError: a step that the pipeline's trainer would leave out for one arm and make for another.
+        """
+        for number, rows in enumerate(steps):
+            if not bool(self.rollouts.correct_S[rows].any()) or bool(self.rollouts.correct_S[rows].all()):
+                raise ValueError(f"step {number} has no correct answer, or no other: train its arms one by one")
         order = list(range(len(steps)))
         if epoch > 1:
             torch.manual_seed(derive_seed(self.seed, "order of passes", first_step, epoch) % 2**63)
