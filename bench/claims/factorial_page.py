@@ -132,8 +132,9 @@ def of_bed(bed: str, where: str, step: int) -> list[Asked]:
     kept = estimate(shifted(wide["tapered"], wide["oapl"], 1.0, -POINT))
     found.append(Asked(where, "3. tapered less OAPL, pass@16, T = 1, plus 1 point", _yes(kept), kept))
     for one, other in WIDTHS:
-        # in hundredths, as the table shows percent
-        many = estimate(widths(bed, one, other, step))
+        if not (shared := widths(bed, one, other, step)):
+            continue
+        many = estimate(shared)
         said = "more" if above(many) else "fewer" if below(many) else "not decided"
         question = f"4. different ones of four, times 100: {METHODS[one]} less {METHODS[other]}"
         found.append(Asked(where, question, said, many))
