@@ -7,7 +7,7 @@ of the round before; writes ``round_NN/``.
 from contextlib import AbstractContextManager, nullcontext
 
 from flows.start import flow_of_a_run, next_round, run_and_round
-from oapl_core.errors import Held, Interrupted, OaplError, StageFailed, Stopped
+from oapl_core.errors import ConfigError, DataError, SandboxError, StageFailed
 from oapl_core.planning.plan import (
     Step,
     conclusion,
@@ -55,9 +55,7 @@ def show_numbers(run: Run) -> None:
     report = conclusion(run.config)[-1]
     try:
         run_step(run.root, report)
-    except (Stopped, Interrupted, Held):
-        raise
-    except OaplError as error:
+    except (ConfigError, DataError, SandboxError, StageFailed) as error:  # what ends a run on purpose still does
         progress.warning("%s: %s; the run continues", report.title, error)
 
 

@@ -13,13 +13,14 @@ jobs small: what a killed one had is lost.
 import argparse
 import gzip
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from bench.claims.at_once import run_at_once
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,24 +89,24 @@ def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int, chosen: 
     """
     import torch
 
-    waiting, running, failed, began = list(jobs), dict[str, subprocess.Popen[bytes]](), list[str](), time.monotonic()
-    while waiting or running:
-        while waiting and len(running) < at_once:
-            job = waiting.pop(0)
-            command = [sys.executable, "-m", "bench.claims.many_arms", "one", str(carried), "--to", str(to)]
-            command += ["--plans", job.plan, "--bases", job.base, "--part", str(job.part), "--parts", str(job.parts)]
-            command += ["--chosen", str(chosen)] if chosen else []
-            command += ["--memory-share", f"{0.95 / at_once:.3f}"] if torch.cuda.is_available() else []
-            with (to / f"{job.name}.log").open("wb") as log:
-                running[job.name] = subprocess.Popen(command, stdout=log, stderr=log)
-        for name in [name for name, process in running.items() if process.poll() is not None]:
-            if running.pop(name).returncode:
-                failed.append(name)
-            done = len(jobs) - len(waiting) - len(running)
-            print(f"jobs {done}/{len(jobs)} | {time.monotonic() - began:.0f} s | {name}", flush=True)
-        time.sleep(0.2)
-    if failed:
-        sys.exit(f"{', '.join(failed)} failed; their output is in {to}")
+    command = ["-m", "bench.claims.many_arms", "one", str(carried), "--to", str(to)]
+    command += ["--chosen", str(chosen)] if chosen else []
+    command += ["--memory-share", f"{0.95 / at_once:.3f}"] if torch.cuda.is_available() else []
+    commands = {
+        job.name: [
+            *command,
+            "--plans",
+            job.plan,
+            "--bases",
+            job.base,
+            "--part",
+            str(job.part),
+            "--parts",
+            str(job.parts),
+        ]
+        for job in jobs
+    }
+    run_at_once(commands, to, at_once, "jobs")
 
 
 def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: int | None = None) -> None:

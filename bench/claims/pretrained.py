@@ -12,14 +12,12 @@ import argparse
 import gzip
 import json
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.claims import bases, beds
+from bench.claims.at_once import run_at_once
 
 if TYPE_CHECKING:
     from oapl_core.run_folder.run import Run
@@ -114,22 +112,8 @@ def make_all(jobs: Path, at_once: int) -> None:
         SystemExit: a model could not be made.
     """
     names = [name for name in json.loads((jobs / "jobs.json").read_text()) if not (jobs / "models" / name).is_dir()]
-    (jobs / "logs").mkdir(exist_ok=True)
-    waiting, running, failed, began = list(names), dict[str, subprocess.Popen[bytes]](), list[str](), time.monotonic()
-    while waiting or running:
-        while waiting and len(running) < at_once:
-            name = waiting.pop(0)
-            command = [sys.executable, "-m", "bench.claims.pretrained", "make", str(jobs), "--only", name]
-            with (jobs / "logs" / name).open("wb") as log:
-                running[name] = subprocess.Popen(command, stdout=log, stderr=log)
-        for name in [name for name, process in running.items() if process.poll() is not None]:
-            if running.pop(name).returncode:
-                failed.append(name)
-            done = len(names) - len(waiting) - len(running)
-            print(f"base models {done}/{len(names)} | {time.monotonic() - began:.0f} s", flush=True)
-        time.sleep(0.2)
-    if failed:
-        sys.exit(f"{', '.join(failed)} failed; their output is in {jobs / 'logs'}")
+    making = ["-m", "bench.claims.pretrained", "make", str(jobs), "--only"]
+    run_at_once({name: [*making, name] for name in names}, jobs / "logs", at_once, "base models")
 
 
 if __name__ == "__main__":

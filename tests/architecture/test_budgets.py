@@ -32,7 +32,7 @@ MENTIONS = {
     "trackers": 1,
     "settings by round": 4,
     "filters": 4,
-    "stop rules": 5,
+    "stop rules": 4,
     "evaluation during the run": 4,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""
