@@ -26,7 +26,7 @@ from oapl_core.planning.preflight import toolchains_in
 from oapl_core.progress import Progress, say
 from oapl_core.run_folder.parts import Parts, Wanted, store_of
 from oapl_core.run_folder.recorded import Recorded
-from oapl_core.run_folder.run import Run, parts_of
+from oapl_core.run_folder.run import VERDICTS_DIR, Run, parts_of
 from oapl_core.settings.reward import RewardConfig
 from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.stage import run_verb
@@ -124,7 +124,7 @@ def verify(run: Run, number: int, follow: bool = False, share: int = 1) -> None:
     `share` says which of several machines this is, counted from 1; only names of logs depend on it.
 
     Raises:
-        DataError: there are no rollouts, or one answers an unknown problem.
+        DataError: there are no rollouts, one answers an unknown problem, or their file's rewards are lost.
         SandboxError: no sandbox level works here.
         StageFailed: a canary was misjudged, or too many judgements failed for the verifier's own reasons.
     """
@@ -137,9 +137,13 @@ def verify(run: Run, number: int, follow: bool = False, share: int = 1) -> None:
         progress = stack.enter_context(Progress(f"verify round {number}", total, "rollouts"))
         parts = stack.enter_context(store_of(_wanted(run, number, judging), "verdicts"))
         for part in _claimed(run, number, parts, progress, follow):
+            source, target = run.config.rounds[number].source, run.verdicts(number) / part.name
+            if source.has_rewards and target.parent.name == VERDICTS_DIR:
+                again = f"`oapl run {run.root} --from-stage {source.word} --round {number}`"
+                why = f"{again} takes the file's rewards again, and `judged = true` in its rows judges here"
+                raise DataError(f"{target}: is missing, or of other rollouts; {why}")
             # Only now: a round that is already judged starts no process.
             judges = judges or stack.enter_context(judging.judges())
-            target = run.verdicts(number) / part.name
             judged = judge_part(judging, judges, part, counts, progress)
             judging.record(part, target, judged, judges.spent())
             parts.finish(target)

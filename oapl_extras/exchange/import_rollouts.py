@@ -150,7 +150,10 @@ def _import(
     origin = {IMPORTED: source.name, "sha256": sha256_of(source), **assumed.said}
     recorded = run.ledger.artifacts()
     for part in parts_of(run.rollouts(round_number)):
-        if not _came_from(origin, recorded.get(run.name(part))):
+        entry = recorded.get(run.name(part))
+        if planned and entry is None:  # a kill came before the ledger's line: the part is made again
+            part.unlink()
+        elif not _came_from(origin, entry):
             raise _from_elsewhere(run, round_number, source, part, planned)
     # before the rows are read: a mistake in the experiment's problem sets is told in seconds
     if not chosen.has_ids and planned is None:  # a plan has prepared them
@@ -306,8 +309,15 @@ def _write_round(job: _Import) -> None:
 
 def _is_there(job: _Import, rollouts: Path, verdicts: Path) -> bool:
     """Tell whether a part was imported before the process was killed, or the step was begun again."""
-    has_rollouts = job.run.is_done(rollouts, job.inputs, job.config)
-    return has_rollouts and (job.is_judged_here or job.run.is_done(verdicts, {}, {}))
+    run = job.run
+    if not run.is_done(rollouts, job.inputs, job.config):
+        return False
+    if job.is_judged_here:
+        return True
+    # imported verdicts are done whatever they are made from: these must be of this file, and of these rollouts
+    entry = run.ledger.artifacts().get(run.name(verdicts))
+    is_of_these = entry is not None and _came_from(job.origin, entry) and entry.inputs == run.inputs([rollouts])
+    return is_of_these and run.is_done(verdicts, {}, {})
 
 
 def _rows(

@@ -58,6 +58,11 @@ class ImportConfig(RowSource):
         return str(self.imported).startswith(HUB)
 
     @property
+    def has_rewards(self) -> bool:
+        """Whether their own rewards are taken."""
+        return not self.judged
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Files of rows, as they lie here now; of the hub none."""
         from oapl_extras.exchange.dumped_files import listed

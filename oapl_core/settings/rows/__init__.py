@@ -51,6 +51,11 @@ class RowSource(Settings):
         return self.verb is None or self.makes_rollouts
 
     @property
+    def has_rewards(self) -> bool:
+        """Whether that process leaves verdicts, too, made of rewards that the rows have; else answers are judged."""
+        return False
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Files of a person that the rows are read from."""
         return ()

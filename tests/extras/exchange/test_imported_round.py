@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from oapl_core import tables
+from oapl_core.changing.forking import fork
 from oapl_core.changing.redoing import Again, put_aside
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.groups.build import build
@@ -19,7 +20,7 @@ from oapl_core.planning.preflight import estimate as needed
 from oapl_core.planning.stages import VERIFICATION
 from oapl_core.problems.prepare import prepare
 from oapl_core.rollouts.generate import generate
-from oapl_core.run_folder.ledger import StageEntry
+from oapl_core.run_folder.ledger import Ledger, StageEntry, SupersededEntry
 from oapl_core.run_folder.opening import check
 from oapl_core.run_folder.recorded import Draft
 from oapl_core.run_folder.run import Run
@@ -174,6 +175,114 @@ def test_one_that_was_killed_ends_with_the_same_bytes(
     before = broken.ledger.path.read_bytes()
     import_planned(broken, 0)
     assert broken.ledger.path.read_bytes() == before
+
+
+def test_a_part_that_a_kill_left_out_of_the_ledger_is_made_again(
+    tmp_path: Path, model: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = importing(tmp_path, model, exported)
+    done(whole)
+    (tmp_path / "elsewhere").mkdir()
+    broken = importing(tmp_path / "elsewhere", model, exported)
+    append = Ledger.append
+
+    def killed(ledger: Ledger, entry: Any) -> None:
+        if entry.artifact == "round_00/1_rollouts/part-00001.parquet":
+            raise KeyboardInterrupt
+        append(ledger, entry)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ledger, "append", killed)
+        import_planned(broken, 0)
+    assert (broken.rollouts(0) / "part-00001.parquet").exists() and len(digests(broken)) == 2
+    shutil.copy(broken.rollouts(0) / "part-00001.parquet", broken.rollouts(0) / "part-00007.parquet")
+    done(broken)
+    assert digests(broken) == digests(whole)
+    assert len(read_parts(broken, "rollouts")) == 8, "a part that is none of the file's is gone"
+
+
+def with_other_rewards(file: Path) -> None:
+    """Let each answer of ``file`` be worth the contrary."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(file)
+    for name in ("precomputed_reward", "response_rewards"):
+        given = table[name].to_pylist()
+        contrary = [[1.0 - each for each in one] if isinstance(one, list) else 1.0 - one for one in given]
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, pa.array(contrary, table.schema.field(name).type))
+    pq.write_table(table, file)
+
+
+def killed_between_rollouts_and_verdicts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import, and die as soon as the first part's rollouts are in the ledger."""
+    append = Ledger.append
+
+    def killed(ledger: Ledger, entry: Any) -> None:
+        append(ledger, entry)
+        if getattr(entry, "artifact", "") == "round_00/1_rollouts/part-00000.parquet":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Ledger, "append", killed)
+        import_planned(run, 0)
+
+
+def rewards(run: Run) -> list[float]:
+    return [row["reward"] for row in read_parts(run, "verdicts")]
+
+
+def test_a_redo_takes_the_rewards_that_the_file_has_now(
+    tmp_path: Path, model: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = importing(tmp_path, model, exported)
+    done(run)
+    before = rewards(run)
+    with_other_rewards(exported)
+    put_aside(run, Again("import", 0), lambda _: None)
+    assert not list(run.verdicts(0).glob("part-*"))
+    killed_between_rollouts_and_verdicts(run, monkeypatch)
+    done(run)
+    assert rewards(run) == [1 - reward for reward in before] != before
+
+
+def test_verdicts_of_an_older_file_do_not_count(
+    tmp_path: Path, model: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run of an earlier version has them, whose redo left them where they were."""
+    run = importing(tmp_path, model, exported)
+    done(run)
+    before = rewards(run)
+    with_other_rewards(exported)
+    for part in sorted(run.rollouts(0).glob("part-*")):
+        entry = run.ledger.artifacts()[run.name(part)]
+        run.ledger.append(SupersededEntry(entry.artifact, entry.sha256, "gone"))
+        part.unlink()
+    killed_between_rollouts_and_verdicts(run, monkeypatch)
+    done(run)
+    assert rewards(run) == [1 - reward for reward in before]
+
+
+def test_no_redo_and_no_fork_lets_the_verifier_judge_in_place_of_the_file(
+    tmp_path: Path, model: Path, exported: Path
+) -> None:
+    run = importing(tmp_path, model, exported)
+    done(run)
+    before, (first, verification, *_) = rewards(run), round_steps(0, run.config.rounds[0])
+    put_aside(run, Again("verification", 0), lambda _: None)
+    why = r"part-00000.parquet: is missing, .*--from-stage import --round 0` takes .* `judged = true`"
+    with pytest.raises(DataError, match=why) as found:
+        verify(run, 0)
+    assert "\n" not in str(found.value)
+    assert why_unfinished(run, first), "what was put aside is made again by the import"
+    done(run)
+    verify(run, 0)
+    run.ledger.append(StageEntry(verification.label, 1.0, 0))
+    assert rewards(run) == before and why_unfinished(run, first) is None is why_unfinished(run, verification)
+    for step in steps(run.config)[:1]:
+        run.ledger.append(StageEntry(step.label, 1.0, 0, made=made_by(run, step.label)))
+    assert rewards(fork(run, "f", 0, stage="verification").run) == before
 
 
 def test_a_changed_file_is_refused_until_a_redo(tmp_path: Path, model: Path, exported: Path) -> None:
