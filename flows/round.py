@@ -7,10 +7,9 @@ of the round before; writes ``round_NN/``.
 from contextlib import AbstractContextManager, nullcontext
 
 from flows.start import flow_of_a_run, next_round, run_and_round
-from oapl_core.errors import ConfigError, DataError, SandboxError, StageFailed
+from oapl_core.errors import StageFailed
 from oapl_core.planning.plan import (
     Step,
-    conclusion,
     finished,
     preparation,
     round_steps,
@@ -20,8 +19,9 @@ from oapl_core.planning.plan import (
     why_unfinished,
 )
 from oapl_core.planning.stages import SAMPLING, VERIFICATION
+from oapl_core.plugins import resolve
 from oapl_core.run_folder.run import Run
-from tasks.stage import beside, progress, run_step
+from tasks.stage import beside, run_step
 
 
 @flow_of_a_run("oapl-round", run_and_round)
@@ -43,20 +43,8 @@ def run_round(run: Run, number: int) -> None:
         if training in wanted(run) and training not in finished(run):
             with sampling_ahead(run, number):
                 run_missing(run, (training,))
-    after = set(steps_after(run.config, number))
-    if not after <= set(finished(run)):
-        run_missing(run, steps_after(run.config, number))
-        if after <= set(finished(run)):
-            show_numbers(run)
-
-
-def show_numbers(run: Run) -> None:
-    """Write the report of what there is; a run of weeks does not end because a page could not be written."""
-    report = conclusion(run.config)[-1]
-    try:
-        run_step(run.root, report)
-    except (ConfigError, DataError, SandboxError, StageFailed) as error:  # what ends a run on purpose still does
-        progress.warning("%s: %s; the run continues", report.title, error)
+    if after := steps_after(run.config, number):
+        resolve("setting", "steps after a round")(run, after)
 
 
 def run_to_groups(run: Run, number: int) -> None:

@@ -218,6 +218,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "reward.function": "oapl_core.plugins.trying:check_import",
         "rounds.keep": "oapl_extras.filters.calling:reasons",
         "rounds.replay": "oapl_core.groups.replay:Replay",
+        "steps after a round": "oapl_extras.interim.after_rounds:run_after",
         "stop": "oapl_extras.stop.costs:costs",
         "training.deepspeed": "oapl_core.settings.decided_elsewhere:deepspeed",
     },

@@ -168,3 +168,18 @@ def test_after_an_evaluation_the_report_is_written_at_once_and_a_broken_one_ends
     assert len(finished(run)) == len(labels(run))
     play(run)
     assert calls(run) == made, "nothing is left"
+
+
+def test_a_report_that_a_kill_or_a_failure_left_out_is_written_by_the_next_start_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 3, evaluation={"every_rounds": 1})
+    (run.root / "fail").write_text("reports.write=data")
+    play(run, until="interim-evaluation", until_round=1)
+    assert calls(run)[-2:] == ["evaluation.interim round 1", "reports.write"] and not run.report.exists()
+    before = len(calls(run))
+    play(run, until="interim-evaluation", until_round=1)
+    assert calls(run)[before:] == ["reports.write"], "of the newest numbers alone, whatever earlier rounds lack"
+    (run.root / "fail").unlink()
+    play(run, until="sampling", until_round=2)
+    assert calls(run)[before + 1 :] == ["reports.write", "rollouts.generate round 2"], "also after the next step began"
+    play(run, until="sampling", until_round=2)
+    assert len(calls(run)) == before + 3, "it is there"
