@@ -58,7 +58,7 @@ def trainers(folder: Path, objectives: dict[str, Method]) -> dict[str, Any]:
     from oapl_core.training.model.checkpoint import load_model
     from oapl_core.training.model.logprobs import Policy
     from oapl_core.training.reference import reference_rows
-    from oapl_core.training.steps import Trainer
+    from oapl_core.training.steps import trainer_of
     from tests.core.training.made_round import make_run, write_groups
 
     model_dir = write_model(folder / "model", **SHAPE)
@@ -69,7 +69,7 @@ def trainers(folder: Path, objectives: dict[str, Method]) -> dict[str, Any]:
     engine = TrainingEngine(Policy(load_model(model_dir).model, 1.0, training.logprob_chunk), training)
     with_start = replace(examples, start=reference_rows(make_job(run, 0), engine, examples))
     return {
-        label: Trainer(
+        label: trainer_of(objective)(
             engine=engine,
             objective=objective,
             examples=with_start if objective.needs_start else examples,
@@ -90,7 +90,7 @@ def made_inputs(trainer: Any) -> Inputs:
     lengths = torch.from_numpy(trainer.examples.response_length_S)
     mask_ST = torch.arange(int(lengths.max())) < lengths[:, None]
     log_ratio_ST = torch.randn(mask_ST.shape, generator=torch.Generator().manual_seed(0)) * 0.2 * mask_ST
-    inputs: Inputs = trainer._inputs(log_ratio_ST.requires_grad_(), mask_ST, rows, trainer._sizes(rows))
+    inputs: Inputs = trainer.inputs(log_ratio_ST.requires_grad_(), mask_ST, rows, trainer.sizes(rows))
     zeros_ST = torch.zeros_like(log_ratio_ST)
     return replace(inputs, old_log_ratio_ST=zeros_ST, behavior_ST=zeros_ST - 1.0)
 

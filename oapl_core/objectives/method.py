@@ -50,6 +50,11 @@ class Method(Settings, allow_inf_nan=True):  # an infinite bound is none; NaN is
     trains_on: ClassVar[str] = "rollout"
     """Rollouts without which ``kept`` keeps none, in words for an error."""
 
+    trainers: ClassVar[tuple[str, ...]] = ()
+    """Ways to make its steps that are not the trainer's own, by name (``plugins``, kind "training")."""
+    bytes_beside: ClassVar[tuple[int, int]] = (0, 0)
+    """Bytes that these keep for each trained weight beside the optimiser's: in memory, and in a saved state."""
+
     @property
     def folder(self) -> str:
         """Name of the folder of its checkpoints."""

@@ -7,7 +7,8 @@ tokens (where ranks share sequences: the rank's own):
                                         zero_hpz_partition_size a copy more for each machine, shared by its ranks
     gradients    4 P', summed in float32      2 more in 16 bits with ZeRO 2, 3 or offloading; / R with ZeRO 2 and 3
     optimiser    P' (8 or 12)           / R with ZeRO 1, 2 and 3; two moments, and a float32 copy of the weights
-                                        (ZeRO 0 in float32 has none); on the host with training.offload_optimizer
+                                        (ZeRO 0 in float32 has none); on the host with training.offload_optimizer;
+                                        4 more where the objective keeps a copy (`ppo_ewma`)
     activations  T w per layer          times the numbers that `training.recompute` keeps (`recomputation.py`)
     output layer 8 min(C V, tile)       a tile of logits and its like in the backward pass, float32 (`logprobs.py`), a
                  + 12 T D + 8 c D       copy of the hidden states, one scaled and their gradient, and c columns of the
@@ -82,7 +83,13 @@ class MemoryEstimate:
 
 
 def rank_memory(
-    training: TrainingConfig, model: ModelSize, ranks: int, longest: int, tile: int, trained: float | None = None
+    training: TrainingConfig,
+    model: ModelSize,
+    ranks: int,
+    longest: int,
+    tile: int,
+    trained: float | None = None,
+    beside: int = 0,
 ) -> MemoryEstimate:
     """Estimate the memory that training needs on each of ``ranks``.
 
@@ -93,6 +100,7 @@ def rank_memory(
         longest: tokens of the longest sequence, which may be more than a micro-batch should hold.
         tile: logits that exist at once, CPU_TILE or GPU_TILE.
         trained: weights that are trained; None: all, or those of the adapter.
+        beside: bytes that the objective's trainer keeps for each of them (``Method.bytes_beside``).
     """
     # adapters are counted here from their rank, by the trainer from the model that has them
     trained = trained_weights(training, model) if trained is None else trained
@@ -101,7 +109,7 @@ def rank_memory(
     width = 2 if training.dtype == "bfloat16" else 4
     # torch's AdamW steps float32 weights in place; ZeRO keeps a flat copy of its own
     copies = 8 if training.zero_stage == 0 and width == 4 else 12
-    optimizer = trained * copies / (ranks if training.zero_stage >= 1 else 1)
+    optimizer = trained * (copies + beside) / (ranks if training.zero_stage >= 1 else 1)
     on_host = training.offload_optimizer == "cpu"
     # DeepSpeed's optimiser of ZeRO 1 gives gradients of 16 bits back as they are summed, its others keep them
     sums = 4 if width == 4 or (training.zero_stage == 1 and not on_host) else 6
@@ -125,11 +133,13 @@ def with_recomputation(
     tile: int,
     gpu_bytes: float | None,
     trained: float | None = None,
+    beside: int = 0,
 ) -> TrainingConfig:
     """Return ``training`` with a `recompute` that is not `auto`: the one that repeats least of those that fit.
 
     Args:
-        training: as of ``rank_memory``, like ``model``, ``ranks``, ``longest``, ``tile`` and ``trained``.
+        training: as of ``rank_memory``, like ``model``, ``ranks``, ``longest``, ``tile``, ``trained`` and
+            ``beside``.
         gpu_bytes: memory of the smallest GPU; None: there is none.
     """
     if training.recompute != "auto":
@@ -141,7 +151,7 @@ def with_recomputation(
         fits = (
             choice
             for choice, one in made.items()
-            if rank_memory(one, model, ranks, longest, tile, trained).most <= gpu_bytes
+            if rank_memory(one, model, ranks, longest, tile, trained, beside).most <= gpu_bytes
         )
         chosen = next(fits, "all")
     return training.model_copy(update={"recompute": chosen})

@@ -59,8 +59,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _OBJECTIVES = """
 oapl oapl_variant regressions:a_star_po,dro,opmd group_variance:group_surrogate,rebel,agro reinforce:reinforce,asymre
 pairwise_weighted red:red_drop,red_weight max_at_k reinforce:max_rl,w_reinforce topr vespo supervised:sft,rft nft
-pairs:dpo,ipo kto clipped.grpo:grpo,grpo_token_is,grpo_frozen clipped.rec:rec_one_side,rec_two_side,rec_ring,rec_gspo
-clipped.gspo clipped.gmpo clipped.m2po clipped.bapo clipped.dppo clipped.sapo clipped.cispo clipped.minpro
+pairs:dpo,ipo kto clipped.grpo:grpo,grpo_token_is,grpo_frozen clipped.ppo_ewma clipped.gspo clipped.gmpo clipped.bapo
+clipped.rec:rec_one_side,rec_two_side,rec_ring,rec_gspo clipped.m2po clipped.dppo clipped.sapo clipped.cispo
+clipped.minpro
 """
 """Modules and the objectives of each, in the order of docs/objectives.md; one whose only objective has its name."""
 
@@ -236,7 +237,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "training": {
         "adapter": "oapl_core.training.model.adapters:Adapted",
         "dtype": "oapl_core.training.model.rounding:rounding",
+        "average": "oapl_core.training.updates.averaged:averaging",
         "kernels": "oapl_core.training.model.kernels:ChosenKernels",
+        "log_ratios": "oapl_core.training.updates.whole_step:log_ratios",
         "memory": "oapl_core.training.model.memory:estimated",
         "optimizer_state": "oapl_core.run_folder.optimizer_state:require_state",
         "packing": "oapl_core.training.layouts.packing:Packed",
@@ -245,6 +248,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "reference": "oapl_core.training.reference:score_reference",
         "router": "oapl_core.training.model.experts:FrozenRouters",
         "sequence_parallel": "oapl_core.training.layouts.sequence_parallel:SharedSequences",
+        "statistics": "oapl_core.training.updates.whole_step:statistics",
         "share_prompts": "oapl_core.training.layouts.shared_prompts:SharedPrompts",
         "zero_stage": "oapl_core.training.model.division:Sharded",
     },

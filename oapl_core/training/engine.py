@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from oapl_core.training.model.logprobs import Policy
+    from oapl_core.training.saving.partition import Partition
+    from oapl_core.training.updates.beside import Beside
 
 T = TypeVar("T")
 _PATIENCE = timedelta(hours=2)
@@ -37,6 +39,10 @@ class TrainingEngine:
     """One rank's DeepSpeed engine around ``policy``."""
 
     policy: "Policy"
+    partition: "Partition"
+    """This rank's part of the optimiser."""
+    beside: "dict[str, Beside]"
+    """Numbers that a trainer keeps from step to step beside the optimiser's; a state has a folder for each."""
     rank: int
     ranks: int
     sequence_ranks: int = 1
@@ -80,9 +86,9 @@ class TrainingEngine:
             weight_decay=training.weight_decay,
         )
         self._engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
-        self.policy, policy.device = policy, self.device
+        self.policy, policy.device, self.beside = policy, self.device, {}
         self._zero_stage = training.zero_stage
-        self._partition = Partition(self._engine, training.zero_stage)
+        self.partition = Partition(self._engine, training.zero_stage)
 
     def _join(self) -> None:
         """Take this rank's device and join the others."""
@@ -221,8 +227,11 @@ class TrainingEngine:
     def save(self, folder: Path) -> dict[str, str]:
         """Write this rank's part of the state into ``folder``; returns the SHA-256 of its file by its name."""
         name = f"rank_{self.rank:05d}.safetensors"
-        own = self._partition.own_pieces(self.rank, self.ranks)
-        return {name: write_pieces(folder / name, own, self._partition.updates)}
+        own = self.partition.own_pieces(self.rank, self.ranks)
+        sums = {name: write_pieces(folder / name, own, self.partition.updates)}
+        for kept, one in self.beside.items():
+            sums |= {f"{kept}/{file}": value for file, value in one.save(folder / kept, self.rank, self.ranks).items()}
+        return sums
 
     def load(self, folder: Path) -> None:
         """Continue from what so many ranks as there were then have saved in ``folder``; every rank calls it.
@@ -230,8 +239,10 @@ class TrainingEngine:
         Raises:
             DataError: it is the state of another model, or no state.
         """
-        partition = self._partition
+        partition = self.partition
         partition.take(read_pieces(folder, partition.sizes, partition.pieces()))
+        for kept, one in self.beside.items():
+            one.load(folder / kept)
 
     def weights(self) -> "dict[str, Tensor]":
         """Gather every weight by the policy's own name, complete on the first rank; every rank calls it."""

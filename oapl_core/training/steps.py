@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from oapl_core import plugins
 from oapl_core.errors import Diverged
 from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.seeds import derive_seed
@@ -31,7 +32,7 @@ from oapl_core.training.layouts.placing import places, sent
 from oapl_core.training.metrics import Counts, Metrics, StepMeter
 from oapl_core.training.model.exhaustion import explaining_exhaustion
 from oapl_core.training.schedule import learning_rate
-from oapl_core.training.scoring import rank_share, scored
+from oapl_core.training.scoring import rank_share
 from oapl_core.training.speed import Speedometer
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Trainer:
             if number % refresh == 0:
                 # pi_old of the first batch is the policy itself
                 later = [row for other in batches[number + 1 : number + refresh] for row in other]
-                old = self._log_ratios(later)
+                old = self.log_ratios(later)
             scoring_s = time.monotonic() - start
             step = (epoch - 1) * len(batches) + number
             rate = learning_rate(step, self.epochs * len(batches), self.training)
@@ -164,7 +165,7 @@ class Trainer:
         share = rank_share(engine, self.examples, batch, self.training.tokens_per_micro_batch)
         # a step that is one micro-batch is known whole when its turn comes
         alone = self.objective.scope == "sequence" or engine.data_ranks == len(share) == 1
-        sizes, statistics = self._sizes(batch), None if alone else self._statistics(batch)
+        sizes, statistics = self.sizes(batch), None if alone else plugins.resolve("training", "statistics")(self, batch)
         meter = StepMeter(engine.device, self.examples.is_compared, engine.policy.shares_prompts)
         has_signal = self._has_signal(batch)
         for number, rows in enumerate(share):
@@ -199,57 +200,20 @@ class Trainer:
         """Return the tokens of each prompt of a micro-batch that is not computed."""
         return self.engine.policy.repeated(rows, self.examples.prompts)
 
-    def _sizes(self, batch: Sequence[int]) -> StepSizes:
+    def sizes(self, batch: Sequence[int]) -> StepSizes:
+        """Count the whole step's sequences, groups and tokens."""
         rows = list(batch)
         tokens = int(self.examples.sampled_S[rows].sum())
         return StepSizes(len(rows), len(self.group_S[rows].unique()), tokens)
 
-    def _statistics(self, batch: Sequence[int]) -> dict[int, torch.Tensor]:
-        """Compute the objective's statistics of the whole step, [K] for each of ``batch``; the same on every rank.
+    def log_ratios(self, rows: Sequence[int]) -> dict[int, torch.Tensor]:
+        """Return ln pi - ln b of the response tokens of each of ``rows`` under the weights of now; on every rank."""
+        return dict(plugins.resolve("training", "log_ratios")(self, rows)) if rows else {}
 
-        Costs a forward pass over the step, and 4 bytes for each of its tokens, padded, joined over the ranks.
-        """
-        rows, (log_ratio_ST, mask_ST) = list(batch), self._scored(batch)
-        statistics_SK = self.objective.statistics(self._inputs(log_ratio_ST, mask_ST, rows, self._sizes(rows)))
-        return dict(zip(rows, statistics_SK, strict=True))
-
-    def _log_ratios(self, rows: Sequence[int]) -> dict[int, torch.Tensor]:
-        """Return ln pi - ln b of the response tokens of each of ``rows`` under the weights of now; the same on every
-        rank.
-        """
-        if not rows:
-            return {}
-        log_ratio_ST, _ = self._scored(rows)
-        return {row: log_ratio_ST[s, : int(self.examples.sampled_S[row])] for s, row in enumerate(rows)}
-
-    def _scored(self, batch: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ln pi - ln b of the response tokens, from the first column on, and the mask of them; on every rank."""
-        engine, examples, rows = self.engine, self.examples, list(batch)
-        sampled_S = torch.from_numpy(examples.sampled_S[rows])
-        # sampled tokens from the first column on: the prompts' columns would only be joined for nothing
-        mask_ST = torch.arange(int(sampled_S.max())) < sampled_S[:, None]
-        log_ratio_ST = torch.zeros(mask_ST.shape, device=engine.device)
-        line = {row: s for s, row in enumerate(rows)}
-        for part in scored(engine, examples, rows, self.training.tokens_per_micro_batch):
-            if not part.rows:  # a stand-in
-                continue
-            ratio_ST = part.logprob_ST.float() - sent(part.batch.compared_ST, engine.device)
-            own_T = ratio_ST.flatten().index_select(0, sent(places(part.batch.mask_ST), engine.device))
-            to_ST = torch.zeros_like(mask_ST)
-            lines = [line[row] for row in part.rows]
-            to_ST[lines] = mask_ST[lines]
-            # values come in the order of the part's rows, places in that of ours
-            order = sorted(range(len(lines)), key=lines.__getitem__)
-            counts = sampled_S[lines].tolist()
-            pieces = own_T.split(counts)
-            own_T = torch.cat([pieces[s] for s in order])
-            log_ratio_ST.view(-1).index_copy_(0, sent(places(to_ST), engine.device), own_T)
-        engine.total(log_ratio_ST)
-        return log_ratio_ST, sent(mask_ST, engine.device)
-
-    def _inputs(
+    def inputs(
         self, log_ratio_ST: torch.Tensor, mask_ST: torch.Tensor, rows: Sequence[int], sizes: StepSizes
     ) -> Inputs:
+        """Make the objective's inputs of ``rows``, in the order of the lines."""
         index, device = list(rows), log_ratio_ST.device
         columns = (x[index] for x in (self.advantage_S, self.reward_S, self.group_S))
         advantage_S, reward_S, group_S = (sent(x_S, device) for x_S in columns)
@@ -268,7 +232,7 @@ class Trainer:
         batch, device = self.examples.batch(rows), self.engine.device
         compared_ST, mask_ST = (sent(x_ST, device) for x_ST in (batch.compared_ST, batch.mask_ST))
         log_ratio_ST = self.engine(*batch.given(), last=last) - compared_ST
-        inputs = self._inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), sizes)
+        inputs = self.inputs(log_ratio_ST, mask_ST, batch.row_S.tolist(), sizes)
         inputs = replace(inputs, behavior_ST=compared_ST)
         if batch.start_ST is not None:
             inputs = replace(inputs, old_log_ratio_ST=sent(batch.start_ST, device) - compared_ST)
@@ -303,3 +267,11 @@ class Trainer:
         """Name the first few rollout ids of ``rows``, and count the rest."""
         names = [str(self.examples.rollout_ids[i]) for i in rows[:8]]
         return f"rollouts {', '.join(names)}" + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+
+
+def trainer_of(objective: Method) -> type[Trainer]:
+    """Return the class of the trainer that makes ``objective``'s steps; its ways to make them are found by name."""
+    kind = Trainer
+    for name in objective.trainers:
+        kind = plugins.resolve("training", name)(kind)
+    return kind

@@ -98,8 +98,8 @@ def _train_rank(job: Job, examples: Examples, request: StopRequest) -> None:
     compare_with_engine(job, loaded.engine, examples)
     if job.training.reference == "reference" or job.objective.needs_start:
         examples = plugins.resolve("training", "reference")(job, loaded.engine, examples)
+    trainer = _trainer(job, loaded, examples)  # before a state is loaded, which has what it keeps beside the weights
     reached = resume(job, loaded.engine)
-    trainer = _trainer(job, loaded, examples)
     try:
         train_epochs(job, trainer, loaded.stored, reached, time.monotonic() - began, request)
     except Interrupted:
@@ -124,10 +124,10 @@ def _refuse_nothing(job: Job, examples: Examples) -> None:
 
 def _trainer(job: Job, loaded: "Loaded", examples: Examples) -> "Trainer":
     from oapl_core.training.speed import Speedometer, peak_tflops
-    from oapl_core.training.steps import Trainer
+    from oapl_core.training.steps import trainer_of
 
     training, engine = job.training, loaded.engine
-    trainer = Trainer(
+    trainer = trainer_of(job.objective)(
         engine=engine,
         objective=job.objective,
         examples=examples,

@@ -8,6 +8,7 @@ with, captured graphs (a few GB).
 import math
 from dataclasses import dataclass
 
+from oapl_core.objectives import Method
 from oapl_core.planning.memory import with_recomputation
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.settings.experiment import EngineConfig, Experiment
@@ -77,7 +78,18 @@ def context(experiment: Experiment, answer_tokens: float, longest: float = math.
 def planned_training(experiment: Experiment, model: ModelSize, ranks: int, gpu_bytes: float) -> TrainingConfig:
     """Return ``experiment.training`` as ``ranks`` GPUs of so much memory train, with their `recompute`."""
     longest = longest_sequence(experiment)
-    return with_recomputation(experiment.training, model, ranks, longest, GPU_TILE, gpu_bytes)
+    beside = bytes_beside(experiment)[0]
+    return with_recomputation(experiment.training, model, ranks, longest, GPU_TILE, gpu_bytes, beside=beside)
+
+
+def bytes_beside(experiment: Experiment) -> tuple[int, int]:
+    """Return what objectives keep for each trained weight beside the optimiser: bytes in memory, and in a state.
+
+    The most of all rounds counts. One of a person's own is not loaded by a plan, and counts as 0.
+    """
+    rounds = (experiment.of_round(number).objective for number in range(len(experiment.rounds)))
+    found = [one.bytes_beside for one in rounds if isinstance(one, Method)]
+    return max((memory for memory, _ in found), default=0), max((state for _, state in found), default=0)
 
 
 def longest_sequence(experiment: Experiment) -> int:

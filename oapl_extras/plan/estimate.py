@@ -31,7 +31,14 @@ from oapl_core.planning.stages import EVALUATION, OPTIONAL, SAMPLING
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
 from oapl_core.settings.training import OPTIMISER_BYTES
-from oapl_extras.plan.engine_memory import context, engine_memory, mean_square, planned_training, prompt_tokens
+from oapl_extras.plan.engine_memory import (
+    bytes_beside,
+    context,
+    engine_memory,
+    mean_square,
+    planned_training,
+    prompt_tokens,
+)
 from oapl_extras.plan.speeds import with_speeds
 
 _GROUP_BYTES_PER_TOKEN = 5.76
@@ -136,7 +143,7 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "evaluation": evaluation.tokens * (ANSWER_BYTES_PER_TOKEN + EVALUATION_BYTES_PER_TOKEN),
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
-    bytes_of_states = states * model.parameters * OPTIMISER_BYTES
+    bytes_of_states = states * model.parameters * (OPTIMISER_BYTES + bytes_beside(experiment)[1])
     sampled_h = sum(one.sampling_h for one in rounds) / _engine_gpus(experiment, SAMPLING.verb)
     measured_h = evaluation.sampling_h / _engine_gpus(experiment, EVALUATION.verb)
     trained_h = sum(one.training_h for one in rounds)

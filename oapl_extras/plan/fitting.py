@@ -22,7 +22,14 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.training import GPU_TILE, OPTIMISER_BYTES, state_remedies
 from oapl_core.token_columns import column
-from oapl_extras.plan.engine_memory import EngineMemory, context, engine_memory, longest_sequence, planned_training
+from oapl_extras.plan.engine_memory import (
+    EngineMemory,
+    bytes_beside,
+    context,
+    engine_memory,
+    longest_sequence,
+    planned_training,
+)
 from oapl_extras.plan.known_size import known_size
 
 _FEW_ANSWERS = 32
@@ -146,7 +153,8 @@ class Fit:
         if self.model is None or not self._trainer_gpus() or not self._does(TRAINING.verb):
             return None
         training = planned_training(self.config, self.model, self._ranks, self._gpu_bytes)
-        return rank_memory(training, self.model, self._ranks, longest_sequence(self.config), GPU_TILE)
+        longest, beside = longest_sequence(self.config), bytes_beside(self.config)[0]
+        return rank_memory(training, self.model, self._ranks, longest, GPU_TILE, beside=beside)
 
     def _larger(self, rank: MemoryEstimate) -> str:
         """Tell of a small model, whose steps are short, that larger micro-batches fit as well as those of ``rank``."""
@@ -157,7 +165,8 @@ class Fit:
         larger = self.config.training.model_copy(update={"tokens_per_micro_batch": _LARGE_MICRO_BATCH})
         config = self.config.model_copy(update={"training": larger})
         training = planned_training(config, self.model, self._ranks, self._gpu_bytes)
-        found = rank_memory(training, self.model, self._ranks, longest_sequence(config), GPU_TILE)
+        longest, beside = longest_sequence(config), bytes_beside(config)[0]
+        found = rank_memory(training, self.model, self._ranks, longest, GPU_TILE, beside=beside)
         if found.activations == rank.activations or found.recompute != rank.recompute or found.most > self._gpu_bytes:
             return ""
         return f"; training.tokens_per_micro_batch = {_LARGE_MICRO_BATCH} would fit, too ({found.total / _GIB:.2g} GiB)"
@@ -307,7 +316,7 @@ def _disk(run: Run, model: ModelSize | None) -> Iterator[Obstacle]:
     if model is None:
         return
     width = 2 if run.config.training.dtype == "bfloat16" else 4
-    needed = model.parameters * (width + 2 * OPTIMISER_BYTES)
+    needed = model.parameters * (width + 2 * (OPTIMISER_BYTES + bytes_beside(run.config)[1]))
     folder = next(path for path in (run.root, *run.root.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -73,7 +73,7 @@ def round_trainer(run: Run) -> "Iterator[tuple[Trainer, Loaded]]":
     from oapl_core.training.examples import read_examples
     from oapl_core.training.job import make_job
     from oapl_core.training.model.loading import load
-    from oapl_core.training.steps import Trainer
+    from oapl_core.training.steps import trainer_of
 
     gc.collect()  # here and not at the end: then the caller still holds what was yielded
     if torch.cuda.is_available():
@@ -81,7 +81,8 @@ def round_trainer(run: Run) -> "Iterator[tuple[Trainer, Loaded]]":
     job = make_job(run, 0)
     examples = read_examples(run.groups(0), policy_hash(job.behavior), job.behavior)
     loaded = load(job, examples)
-    yield Trainer(loaded.engine, job.objective, examples, job.training, seed=0, round_number=0, epochs=1), loaded
+    kind = trainer_of(job.objective)
+    yield kind(loaded.engine, job.objective, examples, job.training, seed=0, round_number=0, epochs=1), loaded
     loaded.engine._engine.destroy()
 
 

@@ -39,7 +39,7 @@ def anchored(kind: type[Method]) -> type[Method]:
     Raises:
         ConfigError: it has other earlier weights in their place.
     """
-    if kind.refresh_steps is not Method.refresh_steps:
+    if kind.refresh_steps is not Method.refresh_steps or kind.trainers:
         name = kind.model_fields["name"].default
         raise ConfigError(
             f"`objective.start_anchor`: {name} renews pi_old within the round, and the trainer keeps one: leave it out"

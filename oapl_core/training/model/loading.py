@@ -63,7 +63,7 @@ def load(job: Job, examples: "Examples") -> Loaded:
         cast(model, getattr(torch, training.dtype))
     for one in ways:
         one.change(model)
-    training, estimate = _with_recomputation(model, training, max(examples.lengths))
+    training, estimate = _with_recomputation(model, training, max(examples.lengths), job.objective.bytes_beside[0])
     # only now: `auto` is decided by the weights that are there, and trained, after every change
     if training.recompute != "none":
         way("recompute", training).change(model)
@@ -81,7 +81,7 @@ def load(job: Job, examples: "Examples") -> Loaded:
 
 
 def _with_recomputation(
-    model: Any, training: TrainingConfig, longest: int
+    model: Any, training: TrainingConfig, longest: int, beside: int
 ) -> "tuple[TrainingConfig, MemoryEstimate | None]":
     """Decide what `recompute` = auto means, and say how much memory a rank will need, but of a tiny model on CPUs.
 
@@ -89,6 +89,7 @@ def _with_recomputation(
         model: a transformers model, changed by every way, before DeepSpeed has it.
         training: its settings.
         longest: tokens of the longest sequence.
+        beside: bytes that the objective's trainer keeps for each trained weight.
     """
     import torch
 
@@ -97,7 +98,7 @@ def _with_recomputation(
         return training.model_copy(update={"recompute": "none"}), None
     decided: TrainingConfig
     estimate: MemoryEstimate
-    decided, estimate = plugins.resolve("training", "memory")(model, training, rank_count(), longest)
+    decided, estimate = plugins.resolve("training", "memory")(model, training, rank_count(), longest, beside)
     if not own_rank():
         say(estimate.line())
     return decided, estimate

@@ -37,17 +37,18 @@ class RemainingWrites:
         return self.checkpoints * self.checkpoint_bytes + self.states * self.state_bytes
 
 
-def needed(model_dir: Path, checkpoints: int) -> RemainingWrites:
+def needed(model_dir: Path, checkpoints: int, beside: int = 0) -> RemainingWrites:
     """Compute the room for ``checkpoints`` more exports of ``model_dir``'s size and the states between them.
 
     Args:
         model_dir: Hugging Face folder that the round starts from.
         checkpoints: epochs that are not exported yet.
+        beside: bytes of a weight that a state has beside the optimiser's.
     """
     weights = sum(file.stat().st_size for file in model_dir.iterdir() if file.suffix in _WEIGHTS)
     # counted from the files' sizes: the model is not loaded yet, and its config does not say
     parameters = weights // _stored_bytes(model_dir)
-    return RemainingWrites(checkpoints, size_of(model_dir), parameters * OPTIMISER_BYTES)
+    return RemainingWrites(checkpoints, size_of(model_dir), parameters * (OPTIMISER_BYTES + beside))
 
 
 def check_room(job: Job, free_bytes: int | None = None) -> None:
@@ -61,7 +62,7 @@ def check_room(job: Job, free_bytes: int | None = None) -> None:
         StageFailed: there is too little; says what is needed for what.
     """
     missing = sum(not job.is_done(epoch) for epoch in range(1, job.epochs + 1))
-    room = needed(job.start, missing)
+    room = needed(job.start, missing, job.objective.bytes_beside[1])
     free = shutil.disk_usage(job.run.root).free if free_bytes is None else free_bytes
     # a round that is resumed has a state already, which its next one replaces
     there = size_of(job.states) if job.states.is_dir() else 0

@@ -50,6 +50,11 @@ class Partition:
                 state["step"].fill_(updates)
             else:
                 state["step"] = updates
+        self._engine.global_steps = updates
+        self.renew()
+
+    def renew(self) -> None:
+        """Compute with the float32 weights as they are now."""
         if self._stage in (1, 2):
             # weights that are computed with are the float32 ones rounded, as after each step
             self._zero.update_lp_params()
@@ -59,7 +64,6 @@ class Partition:
             for number in range(len(self._zero.fp32_partitioned_groups_flat)):
                 self._zero._reassign_or_swap_out_partitioned_parameters(number)
             self._zero.checkpoint_event_epilogue()
-        self._engine.global_steps = updates
 
     @property
     def updates(self) -> int:

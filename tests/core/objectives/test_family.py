@@ -237,6 +237,12 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     # to the first weights 1.051, .497, .705, 1; those to the behavior 1.051, 2.718 (bounded by 2), 1, .951
     ("grpo_frozen", {}, [-A * exp(0.1) / 4, -A * 2 * exp(-0.7) / 4, 0.0, -B * exp(-0.05) / 4]),
     ("grpo_token_is", {}, [-A * exp(0.1) / 8, -A * 2 * exp(-0.7) / 8, 0.0, -B * exp(-0.05) / 8]),
+    # pi/b of .1, .3, -.35, -.05, at most 1.2, and the same mask to the average as to the first weights above
+    (
+        "ppo_ewma",
+        {"largest_ratio": 1.2},
+        [-A * exp(0.1) / 7, -A * 1.2 / 7, 0.0, -B * exp(-0.05) / 7],
+    ),
     ("rec_one_side", {}, [-0.1875 * exp(0.1), 0.0, 0.0, 0.0625 * exp(-0.05)]),
     ("rec_one_side", {"importance_sampling": False, "clip_low": 0.6, "clip_high": 2.0}, [-0.1875] * 2 + [0.0625] * 2),
     ("rec_two_side", {"importance_sampling": False}, [-0.1875, 0.0, 0.0, 0.0625]),

@@ -19,6 +19,7 @@ from oapl_core.objectives.clipped.grpo import Grpo, GrpoFrozen
 from oapl_core.objectives.clipped.gspo import Gspo
 from oapl_core.objectives.clipped.m2po import M2po, first_capped, first_refused
 from oapl_core.objectives.clipped.minpro import Minpro
+from oapl_core.objectives.clipped.ppo_ewma import PpoEwma
 from oapl_core.objectives.clipped.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.clipped.sapo import Sapo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
@@ -137,6 +138,7 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("NFT by the odds at pi = b", Nft(group_weight="odds", token_average="sum"), unclipped(Grpo), 1, AT_BEHAVIOR),
     ("NFT at pi = b", Nft(token_average="sum"), Reinforce(), 1, AT_BEHAVIOR),
     ("MinPRO of single tokens", Minpro(), Cispo(), 1, SINGLE_TOKENS),
+    ("PPO-EWMA where the average is b", PpoEwma(largest_ratio=ALL, token_average="sum"), Grpo(), 1, START_IS_B),
     ("GRPO frozen where pi_start = b", GrpoFrozen(), Grpo(), 1, START_IS_B),
     ("GSPO of single tokens", Gspo(clip_low=0.2, clip_high=0.2), Grpo(), 1, SINGLE_TOKENS),
     ("GSPO and REC-GSPO differ by the deviation", unclipped(RecGspo), unclipped(Gspo), math.sqrt(3) / 4, HAND_SCENE),

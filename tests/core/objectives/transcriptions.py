@@ -22,6 +22,7 @@ from oapl_core.objectives.clipped.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.clipped.gspo import Gspo
 from oapl_core.objectives.clipped.m2po import M2po
 from oapl_core.objectives.clipped.minpro import Minpro
+from oapl_core.objectives.clipped.ppo_ewma import PpoEwma
 from oapl_core.objectives.clipped.rec import RecGspo, RecOneSide, RecRing, RecTwoSide
 from oapl_core.objectives.clipped.sapo import Sapo
 from oapl_core.objectives.group_variance import Agro, GroupSurrogate, Rebel
@@ -157,6 +158,13 @@ def decoupled(x: Array, at: Array, s: Scene, o: GrpoTokenIs | GrpoFrozen) -> flo
     a, weight = grpo_advantage(s)[:, None], np.minimum(np.exp(s.start), o.largest_weight)
     mask = ppo_mask(np.exp(at - s.start), a, o.clip_low, o.clip_high)
     return tokens(weight * a * np.exp(x - s.start) * mask, s, o.token_average)
+
+
+def ppo_ewma(x: Array, at: Array, s: Scene, o: PpoEwma) -> float:
+    """The authors' form: pi/b in the loss, with b raised so that it is at most the bound."""
+    a, raised = grpo_advantage(s)[:, None], np.maximum(0.0, at - np.log(o.largest_ratio))
+    mask = ppo_mask(np.exp(at - s.start), a, o.clip_low, o.clip_high)
+    return tokens(a * np.exp(x - raised) * mask, s, o.token_average)
 
 
 def rec(x: Array, at: Array, s: Scene, o: RecOneSide | RecTwoSide | RecRing) -> float:
@@ -480,6 +488,10 @@ CASES: list[tuple[Method, Transcription]] = [
     *(
         (o, lambda x, at, s, o=o: decoupled(x, at, s, o))
         for o in (GrpoTokenIs(largest_weight=1.1), GrpoFrozen(largest_weight=1.1))
+    ),
+    *(
+        (o, lambda x, at, s, o=o: ppo_ewma(x, at, s, o))
+        for o in (PpoEwma(), PpoEwma(largest_ratio=1.1, clip_low=0.1, token_average="sequence"))
     ),
     *(
         (o, lambda x, at, s, o=o: rec(x, at, s, o))

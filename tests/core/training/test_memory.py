@@ -106,10 +106,10 @@ def test_without_a_gpu_activations_are_recomputed_from_a_billion_weights() -> No
 
 def test_a_tiny_model_on_cpus_is_trained_without_an_estimate_unless_somebody_chooses(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(write_tiny_model(tmp_path))
-    decided, estimate = _with_recomputation(model, FLOAT32, TOKENS)
+    decided, estimate = _with_recomputation(model, FLOAT32, TOKENS, 0)
     assert estimate is None
     assert decided == with_recomputation_decided(model, FLOAT32, 1, TOKENS), "as the estimate would decide"
-    chosen, estimate = _with_recomputation(model, FLOAT32.model_copy(update={"recompute": 2}), TOKENS)
+    chosen, estimate = _with_recomputation(model, FLOAT32.model_copy(update={"recompute": 2}), TOKENS, 0)
     assert estimate is not None and (chosen.recompute, estimate.recompute) == (2, 2)
 
 

@@ -179,7 +179,7 @@ def _no_inputs(trainer: Trainer) -> Inputs:
     """Two columns of zeros for the first group, to see what an objective reports."""
     rows = (trainer.group_S == trainer.group_S[0]).nonzero()[:, 0].tolist()
     zeros = torch.zeros(len(rows), 2)
-    made = trainer._inputs(zeros, zeros == 0, rows, trainer._sizes(rows))
+    made = trainer.inputs(zeros, zeros == 0, rows, trainer.sizes(rows))
     return replace(made, old_log_ratio_ST=zeros, behavior_ST=zeros - 1)
 
 
@@ -298,14 +298,14 @@ def test_steps_that_share_pi_old_are_clipped_around_the_weights_before_the_first
 
     monkeypatch.setattr(GrpoTokenIs, "loss", noting)
     batches = trainer.batches(1)
-    before = trainer._log_ratios([row for batch in batches for row in batch])
+    before = trainer.log_ratios([row for batch in batches for row in batch])
     of_step: list[list[torch.Tensor | None]] = []
 
     def after(_: Any) -> None:
         of_step.append(list(seen))
         seen.clear()
         if len(of_step) == 2:
-            before.update(trainer._log_ratios(batches[3]))
+            before.update(trainer.log_ratios(batches[3]))
 
     trainer.epoch(1, after)
     assert len(of_step) == len(batches) == 4

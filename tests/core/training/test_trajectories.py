@@ -173,9 +173,7 @@ def test_a_token_of_an_environment_gets_no_gradient(model: Any, rows: list[Row],
     policy.model.base_model.register_forward_hook(move)
 
     def loss() -> torch.Tensor:
-        step = trainer._inputs(
-            policy(*inputs) - batch.compared_ST, batch.mask_ST, range(len(rows)), trainer._sizes([0])
-        )
+        step = trainer.inputs(policy(*inputs) - batch.compared_ST, batch.mask_ST, range(len(rows)), trainer.sizes([0]))
         return replace(step, sizes=StepSizes(len(rows), 6, 1)).log_ratio_S.mul(step.advantage_S).sum()
 
     before = loss()
