@@ -129,15 +129,19 @@ def _tree(node: ast.expr) -> Tree:
     match node:
         case ast.Constant(value=int(number)):
             return number
-        case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
-            kind = "+"
-        case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right):
-            kind = "*"
-        case _:
-            raise ValueError(ast.dump(node))
-    is_taken = isinstance(node.op, ast.Sub | ast.Div)
-    after = tuple((inverse != is_taken, part) for inverse, part in _flat(kind, _tree(right)))
-    return kind, (*_flat(kind, _tree(left)), *after)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as sign, right=right):
+            return joined(_tree(left), _SIGNS[type(sign)], _tree(right))
+    raise ValueError(ast.dump(node))
+
+
+_SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
+
+def joined(left: Tree, sign: str, right: Tree) -> Tree:
+    """The expression of two by + - * or /."""
+    kind = "+" if sign in "+-" else "*"
+    after = tuple((inverse != (sign in "-/"), part) for inverse, part in _flat(kind, right))
+    return kind, (*_flat(kind, left), *after)
 
 
 def _flat(kind: str, tree: Tree) -> tuple[tuple[bool, Tree], ...]:
