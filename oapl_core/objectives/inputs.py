@@ -46,6 +46,8 @@ class Inputs:
     """ln b of each response token, as in ``log_ratio_ST``; unset in the whole step that ``statistics`` gets."""
     statistics_SK: "Tensor | None" = None
     """These sequences' rows of what the objective's ``statistics`` said of the whole step."""
+    recorded_S: "Tensor | None" = None
+    """Whether ln b of a sequence was recorded, [S] of bool; else b is 1, or the trainer's. Unset: of all."""
 
     @cached_property
     def log_ratio(self) -> "Tensor":

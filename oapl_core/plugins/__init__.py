@@ -16,43 +16,13 @@ from typing import Any, Literal, get_args
 from oapl_core.errors import ConfigError
 from oapl_core.plugins.own_function import search_path
 
-Kind = Literal[
-    "answers",
-    "card",
-    "checker",
-    "command",
-    "draw",
-    "environment",
-    "filter",
-    "harness",
-    "importer",
-    "judge",
-    "language",
-    "launcher",
-    "objective",
-    "objective_option",
-    "observer",
-    "option",
-    "page",
-    "problem_rows",
-    "problem_sets",
-    "question",
-    "reward",
-    "room",
-    "row_file",
-    "rows",
-    "runner",
-    "sampler",
-    "section",
-    "setting",
-    "stage",
-    "store",
-    "test_rules",
-    "toolchain",
-    "tracker",
-    "training",
-    "verdicts",
-]
+_OfProblems = Literal["answers", "checker", "importer", "language", "problem_rows", "problem_sets"]
+_OfFiles = Literal["row_file", "store", "test_rules", "toolchain"]
+_OfRounds = Literal["draw", "environment", "filter", "judge", "reward", "rows", "sampler", "verdicts"]
+_OfTraining = Literal["objective", "objective_option", "training"]
+_Shown = Literal["card", "harness", "page", "section", "tracker"]
+_OfRuns = Literal["command", "launcher", "observer", "option", "question", "room", "runner", "setting", "stage"]
+Kind = Literal[_OfProblems, _OfFiles, _OfRounds, _OfTraining, _Shown, _OfRuns]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds of things that can be named."""
 
@@ -60,8 +30,8 @@ _OBJECTIVES = """
 oapl oapl_variant regressions:a_star_po,dro,opmd group_variance:group_surrogate,rebel,agro reinforce:reinforce,asymre
 pairwise_weighted red:red_drop,red_weight max_at_k reinforce:max_rl,w_reinforce topr vespo supervised:sft,rft nft
 pairs:dpo,ipo kto clipped.grpo:grpo,grpo_token_is,grpo_frozen clipped.ppo_ewma clipped.gspo clipped.gmpo clipped.bapo
-clipped.rec:rec_one_side,rec_two_side,rec_ring,rec_gspo clipped.m2po clipped.dppo clipped.sapo clipped.cispo
-clipped.minpro
+clipped.rec:rec_one_side,rec_two_side,rec_ring,rec_gspo clipped.m2po clipped.dppo clipped.sapo clipped.luffy
+clipped.cispo clipped.minpro
 """
 """Modules and the objectives of each, in the order of docs/objectives.md; one whose only objective has its name."""
 
@@ -188,6 +158,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "rows": {
         "demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig",
         "imported": "oapl_extras.exchange.import_source:ImportConfig",
+        "with_demonstrations": "oapl_extras.guidance.with_demonstrations:WithDemonstrations",
     },
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {

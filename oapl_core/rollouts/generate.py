@@ -78,7 +78,8 @@ def generate(
     policy = run.behavior(number)
     chosen = choose_problems(run, number, list(prompts), is_first=replica == 0 and share == 1)
     settings = settings_of(run, number, decide(run, number, len(chosen.problems)), chosen)
-    provenance = Provenance(run.check_policy(policy), run.inputs([run.prompts, policy]), settings)
+    inputs = run.inputs([run.prompts, policy, *run.config.rounds[number].source.files])
+    provenance = Provenance(run.check_policy(policy), inputs, settings)
     work = Work(run, number, prompts, chosen.problems, policy, provenance)
     log = run.log(round_steps(number)[0].label + (f" share {share}" if share > 1 else ""))
     with store(work.wanted) if store else store_of(work.wanted, "rollouts") as parts:
@@ -175,7 +176,8 @@ class Work:
                 more = stack.enter_context(plugins.resolve("setting", "engine.replicas")(arguments, count, log))
             sampler = stack.enter_context(begin(self.policy, run.config.engine))
             say(started(sampler))
-            work = Sampling(self.asking, lambda: sampler, more.report if more else lambda: None, parts)
+            around = partial(run.config.rounds[number].source.around, run, number, sampler)
+            work = Sampling(self.asking, around, more.report if more else lambda: None, parts)
             with Progress(f"round {number}: sampling", total, "rollouts") as progress:
                 progress.skip(total - sum(part.answers for part in missing))
                 work.finish(missing, progress)
@@ -218,6 +220,7 @@ def settings_of(run: Run, number: int, problems_per_part: int, chosen: Chosen) -
         "seed": config.seed,
         "round": number,
         "problems": config.rounds[number].problems,
+        **config.rounds[number].source.slice,
         **chosen.settings,
         **config.sampling.slice,
         "problems_per_part": problems_per_part,

@@ -232,6 +232,7 @@ class RoundConfig(Settings):
         Raises:
             ValueError: they do not go together; says why.
         """
+        self.source.check(f"{key}.rows", own)
         if self.replay:
             self.replay.check(f"{key}.replay", own, earlier)
 

@@ -32,8 +32,8 @@ _COLUMNS = ("response_tokens", "mean_difference", "max_difference", "sum_differe
 def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples") -> None:
     """Measure, record and judge; every rank calls it, before the first update or a state is loaded.
 
-    Left out where the comparison would say nothing. The round starts from other weights than those that sampled, some
-    rollouts have no log-probs of their engine, or none is of these weights.
+    Left out where the comparison would say nothing. The round starts from other weights than those that sampled, or no
+    rollout of these weights has log-probs of its engine.
 
     Raises:
         StageFailed: the mean difference per token is more than ``training.max_mismatch`` or rounding allows.
@@ -43,8 +43,8 @@ def compare_with_engine(job: Job, engine: "TrainingEngine", examples: "Examples"
         if is_first:
             say(f"round {job.round_number}: sampled by an older checkpoint, so engine and trainer are not compared")
         return
-    own = examples.own_rows
-    if not examples.recorded_S.all() or not own:
+    own = [row for row in examples.own_rows if examples.recorded_S[row]]
+    if not own:
         return
     training, path = job.training, run.mismatch(job.round_number)
     settings = job.mismatch_settings

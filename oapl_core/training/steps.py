@@ -215,9 +215,10 @@ class Trainer:
     ) -> Inputs:
         """Make the objective's inputs of ``rows``, in the order of the lines."""
         index, device = list(rows), log_ratio_ST.device
-        columns = (x[index] for x in (self.advantage_S, self.reward_S, self.group_S))
-        advantage_S, reward_S, group_S = (sent(x_S, device) for x_S in columns)
-        return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, sizes)
+        recorded_S = torch.from_numpy(self.examples.recorded_S)
+        columns = (x[index] for x in (self.advantage_S, self.reward_S, self.group_S, recorded_S))
+        advantage_S, reward_S, group_S, recorded_S = (sent(x_S, device) for x_S in columns)
+        return Inputs(log_ratio_ST, mask_ST, advantage_S, reward_S, group_S, sizes, recorded_S=recorded_S)
 
     def _micro_batch(
         self,

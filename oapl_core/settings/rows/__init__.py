@@ -13,6 +13,9 @@ from pydantic import SerializeAsAny, ValidatorFunctionWrapHandler, WithJsonSchem
 from oapl_core import plugins
 from oapl_core.settings_group import Settings
 
+if TYPE_CHECKING:
+    from oapl_core.settings.experiment import Experiment
+
 
 class RowSource(Settings):
     """A table of settings whose first key is the name of the source; by itself, rows that a policy of the run samples.
@@ -59,6 +62,17 @@ class RowSource(Settings):
     def files(self) -> tuple[Path, ...]:
         """Files of a person that the rows are read from."""
         return ()
+
+    def check(self, key: str, own: "Experiment") -> None:
+        """Refuse a round that cannot have such rows: ``own`` are its settings, ``key`` that of the rows.
+
+        Raises:
+            ValueError: says why.
+        """
+
+    def around(self, run: Any, number: int, sampler: Any) -> Any:
+        """Return the Sampler of round ``number`` of a Run: ``sampler``, or one around it."""
+        return sampler
 
 
 SAMPLED = RowSource()

@@ -120,6 +120,7 @@ def test_neither_order_nor_layout_nor_micro_batches_change_anything(objective: M
                 "group_S",
                 "old_log_ratio_ST",
                 "behavior_ST",
+                "recorded_S",
             )
         }
         piece = replace(step, **per_row, statistics_SK=None if statistics is None else statistics[part])
@@ -163,6 +164,8 @@ def gate(x: float, tau: float) -> float:
     return 4 * exp(x) * p * (1 - p)
 
 
+OWN = [0.0625 * exp(-0.35), 0.0625 * exp(-0.05)]
+"""LUFFY's derivatives at the tokens of an own wrong answer."""
 HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("oapl", {"regression_temperature": 0.05}, [0.1 * (0.02 - (1 - V1)) / 4] * 2 + [0.1 * (-0.02 + V1) / 4] * 2),
     # (w - 1)/20 at the wrong answer's w = exp(-.4), and by the chain rule once more w
@@ -234,6 +237,9 @@ HAND: list[tuple[str, dict[str, object], list[float]]] = [
     ("rft", {}, [-1 / 7] * 2 + [0.0] * 2),
     # ratios 1.105, 1.350, .705, .951
     ("grpo", {}, [-A * exp(0.1) / 4, 0.0, 0.0, -B * exp(-0.05) / 4]),
+    # the correct answer is a demonstration, of ln pi -1.15 and -1.9; f' = gamma pi / (pi + gamma)^2
+    ("luffy", {}, [*(-0.1875 * 0.1 * p / (p + 0.1) ** 2 for p in (exp(-1.15), exp(-1.9))), *OWN]),
+    ("luffy", {"clip_low": 0.2}, [*(-0.1875 * 0.1 * p / (p + 0.1) ** 2 for p in (exp(-1.15), exp(-1.9))), 0.0, OWN[1]]),
     # to the first weights 1.051, .497, .705, 1; those to the behavior 1.051, 2.718 (bounded by 2), 1, .951
     ("grpo_frozen", {}, [-A * exp(0.1) / 4, -A * 2 * exp(-0.7) / 4, 0.0, -B * exp(-0.05) / 4]),
     ("grpo_token_is", {}, [-A * exp(0.1) / 8, -A * 2 * exp(-0.7) / 8, 0.0, -B * exp(-0.05) / 8]),

@@ -17,6 +17,7 @@ from oapl_core.objectives.clipped.dppo import Dppo
 from oapl_core.objectives.clipped.gmpo import Gmpo
 from oapl_core.objectives.clipped.grpo import Grpo, GrpoFrozen
 from oapl_core.objectives.clipped.gspo import Gspo
+from oapl_core.objectives.clipped.luffy import Luffy
 from oapl_core.objectives.clipped.m2po import M2po, first_capped, first_refused
 from oapl_core.objectives.clipped.minpro import Minpro
 from oapl_core.objectives.clipped.ppo_ewma import PpoEwma
@@ -47,6 +48,7 @@ SINGLE_TOKENS = replace(SINGLE_TOKENS, mask=SINGLE_TOKENS.mask & (SINGLE_TOKENS.
 SINGLE_TOKENS = replace(SINGLE_TOKENS, x=SINGLE_TOKENS.x * SINGLE_TOKENS.mask, start=SINGLE_TOKENS.start * 0)
 AT_BEHAVIOR = replace(scene(9), x=scene(9).x * 0, start=scene(9).start * 0)
 START_IS_B = replace(scene(10), start=scene(10).start * 0)
+OWN_ROWS = S.rows(S.recorded)
 FLAT = Vespo(power=0, decay=0, power_below=0, decay_below=0, token_average="sum")
 
 
@@ -59,6 +61,7 @@ SAME: list[tuple[str, Method, Method, float, Scene]] = [
     ("REC two-side, mask off", unclipped(RecTwoSide, importance_sampling=False), Reinforce(), 1, S),
     ("REC ring, mask off", unclipped(RecRing), Reinforce(), 1, S),
     ("REC with its ratio at pi = b", RecOneSide(), Reinforce(), 1, AT_BEHAVIOR),
+    ("LUFFY without demonstrations is REC one-side, mask off", Luffy(), unclipped(RecOneSide), 1, OWN_ROWS),
     ("ring contains one-side", RecRing(far_low=0.2, far_high=0.2), RecOneSide(importance_sampling=False), 1, S),
     ("ring contains two-side", RecRing(far_low=ALL, far_high=ALL), RecTwoSide(importance_sampling=False), 1, S),
     ("OPMD is OAPL / 2 beta2", Oapl(value="mean", regression_temperature=0.1), Opmd(), 0.2, S),

@@ -20,6 +20,7 @@ from oapl_core.objectives.clipped.dppo import Dppo
 from oapl_core.objectives.clipped.gmpo import Gmpo
 from oapl_core.objectives.clipped.grpo import Grpo, GrpoFrozen, GrpoTokenIs
 from oapl_core.objectives.clipped.gspo import Gspo
+from oapl_core.objectives.clipped.luffy import Luffy
 from oapl_core.objectives.clipped.m2po import M2po
 from oapl_core.objectives.clipped.minpro import Minpro
 from oapl_core.objectives.clipped.ppo_ewma import PpoEwma
@@ -64,6 +65,12 @@ class Scene:
         found: Array = -(1.2 + np.abs(self.start)) * self.mask
         return found
 
+    @property
+    def recorded(self) -> NDArray[np.bool_]:
+        """Whether ln b of a row was recorded: of most; the others are demonstrations."""
+        found: NDArray[np.bool_] = self.start.sum(1) < 0.2
+        return found
+
     def rows(self, chosen: Any) -> "Scene":
         return Scene(*(a[chosen] for a in (self.x, self.mask, self.reward, self.group, self.start)))
 
@@ -79,6 +86,7 @@ class Scene:
             StepSizes(len(self.x), len(np.unique(self.group)), int(self.mask.sum())),
             torch.from_numpy(self.start),
             torch.from_numpy(self.behavior),
+            recorded_S=torch.from_numpy(self.recorded),
         )
 
 
@@ -152,6 +160,14 @@ def ppo_mask(ratio: Array, a: Array, low: float, high: float) -> NDArray[np.bool
 def grpo(x: Array, at: Array, s: Scene, o: Grpo) -> float:
     a = grpo_advantage(s)[:, None]
     return tokens(a * np.exp(x) * ppo_mask(np.exp(at), a, o.clip_low, o.clip_high), s, o.token_average)
+
+
+def luffy(x: Array, at: Array, s: Scene, o: Luffy) -> float:
+    """Own rows as GRPO without the deviation; the others by pi / (pi + gamma), which carries its own gradient."""
+    a, own, pi = centred(s)[:, None], s.recorded[:, None], np.exp(x + s.behavior)
+    low, high = (np.inf if bound is None else bound for bound in (o.clip_low, o.clip_high))
+    ratio = np.exp(x) * ppo_mask(np.exp(at), a, low, high)
+    return tokens(a * np.where(own, ratio, pi / (pi + o.shaping)), s, o.token_average)
 
 
 def decoupled(x: Array, at: Array, s: Scene, o: GrpoTokenIs | GrpoFrozen) -> float:
@@ -485,6 +501,10 @@ CASES: list[tuple[Method, Transcription]] = [
     (Rft(), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "batch")),
     (Rft(token_average="sequence"), lambda x, at, s: tokens(x * (s.reward >= 1)[:, None], s, "sequence")),
     *((o, lambda x, at, s, o=o: grpo(x, at, s, o)) for o in (Grpo(), Grpo(clip_high=0.1, token_average="sequence"))),
+    *(
+        (o, lambda x, at, s, o=o: luffy(x, at, s, o))
+        for o in (Luffy(), Luffy(shaping=0.5, clip_low=0.1, clip_high=0.2, token_average="batch"))
+    ),
     *(
         (o, lambda x, at, s, o=o: decoupled(x, at, s, o))
         for o in (GrpoTokenIs(largest_weight=1.1), GrpoFrozen(largest_weight=1.1))

@@ -1,0 +1,92 @@
+"""Demonstrations among the rows of each group, ``rows = {with_demonstrations = FILE}`` (LUFFY, arXiv 2504.14945).
+
+The last answers of a group are not sampled but taken from a file, in the file's order. They are rows like the others,
+judged, filtered and trained on in their group. A row says that it is one: its engine is `demonstration FILE`, and it
+has no log-probs, no seed and no time. A problem that the file does not answer has sampled rows alone.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, PositiveInt
+
+from oapl_core.objectives import Method
+from oapl_core.settings.problems import ProblemFiles
+from oapl_core.settings.rows import RowSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from oapl_core.rollouts.requests import Sampler
+    from oapl_core.run_folder.run import Run
+    from oapl_core.settings.experiment import Experiment
+
+
+class WithDemonstrations(RowSource):
+    """Sampled answers, and demonstrations among the rows of each group (docs/extras/guidance.md)."""
+
+    rows_are = "answers and demonstrations"
+
+    with_demonstrations: Annotated[ProblemFiles, Field(min_length=1)]
+    """A file of demonstrations, or a list of files, as for `demonstrations`. Those of problems that the run trains on
+    are used."""
+    per_group: PositiveInt = 1
+    """Demonstrations in a group, at most, of its `sampling.group_size` rows; 1 of 8 in the paper."""
+
+    @property
+    def files(self) -> "tuple[Path, ...]":
+        """Files that `with_demonstrations` names."""
+        return self.with_demonstrations
+
+    @property
+    def slice(self) -> dict[str, Any]:
+        """Settings that rollouts depend on; the files are inputs of theirs, by their hashes."""
+        return {"demonstrations_per_group": self.per_group}
+
+    def check(self, key: str, own: "Experiment") -> None:
+        """Refuse a round whose loss, settings or machines cannot do with demonstrations among the rows.
+
+        Raises:
+            ValueError: says why.
+        """
+        if self.per_group >= own.sampling.group_size:
+            size = own.sampling.group_size
+            raise ValueError(
+                f"{key}.per_group = {self.per_group} leaves none of sampling.group_size = {size} to sample"
+            )
+        loss = own.objective
+        if isinstance(loss, Method) and loss.needs_behavior:
+            raise ValueError(
+                f"{key}: objective {loss.name!r} compares every answer of a group with the policy that sampled it, and "
+                "nobody sampled the demonstrations: take 'luffy', 'rft' or 'sft'"
+            )
+        refuse(key, own, "demonstrations have no log-probs")
+
+    def around(self, run: "Run", number: int, sampler: "Sampler") -> "Sampler":
+        """Return a sampler that answers the last requests of each group with demonstrations.
+
+        Raises:
+            DataError: a row of the files cannot be used (one line with its place).
+        """
+        from oapl_extras.guidance.demonstrated import Demonstrated, demonstrated_answers
+
+        own = run.config.of_round(number).sampling.group_size - self.per_group
+        return Demonstrated(sampler, demonstrated_answers(run, number, self.files), own)
+
+
+def refuse(key: str, own: "Experiment", why: str) -> None:
+    """Refuse settings that no rows with the words of others go with; ``why`` is for a replay.
+
+    Raises:
+        ValueError: names the setting.
+    """
+    told = {
+        "[environment]": own.environment is not None,
+        "fleet.rollouts.through = 'mirror'": own.fleet.through_mirror,
+        "sampling.stop_tokens = 'cut'": own.sampling.stop_tokens == "cut",
+        **{f"sampling.{name} = true": True for name in own.sampling.columns},
+        "draw = 'difficulty'": any(one.draw == "difficulty" for one in own.rounds),
+    }
+    if given := next((name for name, holds in told.items() if holds), None):
+        raise ValueError(f"{key} and {given} exclude each other: leave one of them out")
+    if any(own.groups_before(number) for number in range(len(own.rounds))):
+        raise ValueError(f"{key} and rounds.replay exclude each other: {why}")
