@@ -13,9 +13,9 @@ from typing import Self
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import fsync
-from oapl_core.planning.plan import conclusion, finished, round_steps, steps
+from oapl_core.planning.plan import conclusion, finished, round_steps, steps, steps_after
 from oapl_core.planning.stage_row import Stage
-from oapl_core.planning.stages import GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION
+from oapl_core.planning.stages import EVALUATION, GROUPS, OF_A_ROUND, SAMPLING, TRAINING, VERIFICATION
 from oapl_core.run_folder.ledger import ArtifactEntry, RemovalEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import ROLLOUTS_DIR, SUPERSEDED, VERDICTS_DIR, Run
@@ -200,10 +200,11 @@ class _State:
         """Return the epochs of a round."""
         return self.run.config.rounds[number].epochs
 
-    @property
-    def chosen_epoch(self) -> int | None:
+    def chosen_epoch(self, number: int) -> int | None:
+        """Return the run's chosen epoch, if it is one of round ``number``."""
         entry = self.artifacts.get(self.run.name(self.run.evaluation()))
-        return entry.details.get("chosen_epoch") if entry else None
+        of_round = entry.details.get("chosen_round", self.rounds - 1) if entry else None
+        return entry.details.get("chosen_epoch") if entry and of_round == number else None
 
 
 def _scratch(state: _State) -> Iterator[Candidate]:
@@ -253,11 +254,12 @@ def _dropped(state: _State, keep: str | int, number: int) -> Sequence[int]:
     stays.
     """
     epochs, is_last = state.epochs(number), number == state.rounds - 1
-    chosen = state.chosen_epoch if is_last else None
+    chosen = state.chosen_epoch(number)
     if keep == "chosen":
         return [epoch for epoch in range(1, epochs + 1) if epoch != chosen]
     if not is_last:
-        return droppable_epochs(keep, state.rounds, number, epochs) if keep != 0 else range(1, epochs + 1)
+        going = droppable_epochs(keep, state.rounds, number, epochs) if keep != 0 else range(1, epochs + 1)
+        return [epoch for epoch in going if epoch != chosen]
     newest = 1 if keep == "last" else int(keep)
     return [epoch for epoch in range(1, epochs - newest + 1) if epoch != chosen]
 
@@ -272,7 +274,12 @@ def _weights_needed_for(state: _State, number: int, epoch: int) -> str | None:
         sampled_with = state.run.config.sampling_round(later) == number + 1
         if sampled_with and not state.has(later, SAMPLING, TRAINING):
             return f"round {later} samples with it"
-    if (is_end or number == state.rounds - 1) and state.evaluation not in state.done:
+    path = state.run.checkpoint(number, epoch)
+    for step in steps_after(state.run.config, number):
+        if step not in state.done and path in step.stage.reads(state.run, number):
+            return f"{step.title} measures it"
+    measured = EVALUATION.reads(state.run, state.rounds - 1)
+    if not {path, path.parent}.isdisjoint(measured) and state.evaluation not in state.done:
         return "the evaluation measures it"
     return None
 

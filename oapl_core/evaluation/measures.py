@@ -16,10 +16,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 from oapl_core.evaluation.pass_at_k import MeanWithInterval, mean_rewards, rewards
 from oapl_core.evaluation.scores import Resampling, Row, Score, difference, earned
+from oapl_core.settings.evaluation import OF_ALL_ROUNDS
 
 _EVERY_K = 16
 """Up to here every k is in the curve, then powers of two and n itself."""
@@ -161,7 +162,12 @@ def _line(one: Score, rows: Sequence[Row]) -> dict[str, Any]:
 
 # An epoch chosen by the problems that a result is reported on is better there than it will be elsewhere.
 WARNING = "chosen on the held-out problems that are reported"
-ON = {"validation": "chosen on validation problems", "heldout": WARNING, "last": "the last epoch, nothing was chosen"}
+ON = {
+    "validation": "chosen on validation problems",
+    OF_ALL_ROUNDS: "chosen on validation problems among all rounds",
+    "heldout": WARNING,
+    "last": "the last epoch, nothing was chosen",
+}
 """Words for the basis of the choice."""
 
 
@@ -170,8 +176,8 @@ def best(rows_by_label: Mapping[str, Sequence[Row]]) -> str:
     return max(rows_by_label, key=lambda label: mean_reward(rows_by_label[label]))
 
 
-def basis(wanted: Literal["validation", "heldout", "last"], has_validation: bool, epochs: int) -> str:
+def basis(wanted: str, has_validation: bool, epochs: int) -> str:
     """Return the basis that really decides. Without validation problems nothing can be chosen on them, and the last
     epoch is taken; of a single epoch held-out problems choose nothing."""
-    is_idle = not has_validation if wanted == "validation" else epochs == 1
+    is_idle = not has_validation if wanted.startswith("validation") else epochs == 1
     return "last" if is_idle else wanted

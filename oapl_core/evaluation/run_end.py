@@ -1,9 +1,10 @@
 """The evaluation of a run: which of its checkpoints answer which of its problems, and which epoch is chosen by that.
 
-Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier). Base (what
-round 0 starts from), the end of each earlier round and the chosen epoch answer the held-out problems. Some may have
-answered during the run (`Experiment.evaluated_rounds`). Reads problems.parquet, prompts.parquet and the checkpoints.
-Writes each one's answers and verdicts, and 5_evaluation/<objective>.parquet of them all, with a card of the held-out
+Validation problems decide between the last round's epochs (highest mean reward; of equal ones the earlier), if asked
+for also between those of earlier rounds. Base (what round 0 starts from) and the end of each earlier round answer the
+held-out problems. So do the best epoch of the last round and the chosen checkpoint. Some may have answered during the
+run (`Experiment.evaluated_rounds`). Reads problems.parquet, prompts.parquet and the checkpoints. Writes each one's
+answers and verdicts, and 5_evaluation/<objective>.parquet of them all, with a card of the held-out
 ones. With that card `oapl evaluate --card` repeats them: an answer's seed is the same there and here.
 """
 
@@ -16,8 +17,10 @@ from oapl_core.evaluation.measures import ON, WARNING, basis, best
 from oapl_core.evaluation.questions import Questions, Target
 from oapl_core.evaluation.results import Evaluation, write_results
 from oapl_core.evaluation.workers import Workers
+from oapl_core.plugins import resolve
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.evaluation import OF_ALL_ROUNDS
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
 from oapl_core.settings.problems import PromptConfig
 
@@ -32,46 +35,57 @@ def evaluate_run(run: Run, workers: Workers) -> None:
         StageFailed: too many answers could not be judged.
     """
     last = len(run.config.rounds) - 1
-    epochs = [
-        checkpoint(f"round {last} epoch {number}", run.checkpoint(last, number))
-        for number in range(1, run.config.rounds[last].epochs + 1)
-    ]
-    earlier = [base(run), *(checkpoint(f"round {number}", run.policy(number + 1)) for number in range(last))]
     asked = {split: questions(run, split) for split in ("validation", _REPORTED)}
-    on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts), len(epochs))
+    on = basis(run.config.evaluation.choose_on, bool(asked["validation"].prompts), run.config.rounds[last].epochs)
+    places = _choosable(run, last, on)
+    choosable = [checkpoint(label, run.checkpoint(*place)) for label, place in places.items()]
+    earlier = [base(run), *(checkpoint(f"round {number}", run.policy(number + 1)) for number in range(last))]
+    epochs = [one for one in choosable if places[one.label][0] == last]
     candidates = epochs if on == _REPORTED else []
-    # the chosen epoch is one more, unless it is among the candidates, who all answer
-    total = len(epochs) * asked["validation"].answers
-    total += (len(earlier) + max(1, len(candidates))) * asked[_REPORTED].answers
+    # the chosen epoch is one more, unless it is among the candidates, who all answer; an earlier round's may be another
+    more = max(1, len(candidates)) + any(one not in (*earlier, *epochs) for one in choosable)
+    total = len(choosable) * asked["validation"].answers + (len(earlier) + more) * asked[_REPORTED].answers
     with Answering(asked[_REPORTED].config, total, workers) as answering:
 
         def answers(models: Iterable[ModelConfig], split: str) -> dict[str, Answers]:
             return {one.label: answering.ask(target(run, one, asked[split])) for one in models}
 
         # all validation first: while its last answers are judged, the earlier checkpoints are sampled
-        validation = answers(epochs if asked["validation"].prompts else [], "validation")
+        validation = answers(choosable if asked["validation"].prompts else [], "validation")
         heldout = answers([*earlier, *candidates], _REPORTED)
         deciding = heldout if candidates else validation
-        if on == "last":
-            chosen = epochs[-1]
-        else:
-            label = best({one.label: deciding[one.label].rows() for one in epochs})
-            chosen = next(one for one in epochs if one.label == label)
-        epoch = epochs.index(chosen) + 1
-        say(f"epoch {epoch} of {len(epochs)}: {ON[on]}")
-        if not candidates:
-            heldout |= answers([chosen], _REPORTED)
-        # an epoch that was chosen by what is reported is called that wherever it is named
+        chosen = _choose(choosable, deciding, on)
+        # the last round is measured as in every run, whatever was chosen
+        models = [*earlier, *(candidates or [_choose(epochs, deciding, on)])]
+        models += [] if chosen in models else [chosen]
+        heldout |= answers((one for one in models if one.label not in heldout), _REPORTED)
+        number, epoch = places[chosen.label]
+        choice: dict[str, str | int] = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
+        choice |= {"chosen_round": number} if on == OF_ALL_ROUNDS else {}
+        say(f"{chosen.label}: {ON[on]}")
+        # an epoch that was chosen by what is reported is called that wherever it is named, and comes last
         named = chosen.model_copy(update={"origin": ON[on]})
         if candidates:
             named = named.model_copy(update={"label": f"{chosen.label} ({WARNING})"})
-        heldout[named.label] = heldout.pop(chosen.label)  # and comes last
-        choice: dict[str, str | int] = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
-        models = [*earlier, *(one for one in candidates if one != chosen), named]
+            heldout[named.label] = heldout.pop(chosen.label)
+            models.remove(chosen)
+        models = [*(named if one == chosen else one for one in models), *([named] if candidates else [])]
         for one in heldout.values():  # also of those who conclude nothing: parts of a replica that dies are free again
             one.rows()
         if workers.replica.concludes:
-            _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models)
+            _conclude(run, {_REPORTED: heldout, "validation": validation}, choice, models, named)
+
+
+def _choosable(run: Run, last: int, on: str) -> dict[str, tuple[int, int]]:
+    """Return round and epoch of every checkpoint that may be chosen, by the name that results give it."""
+    # few runs ask for earlier rounds
+    known: dict[str, tuple[int, int]] = resolve("setting", "evaluation.choose_on")(run) if on == OF_ALL_ROUNDS else {}
+    return known | {f"round {last} epoch {n + 1}": (last, n + 1) for n in range(run.config.rounds[last].epochs)}
+
+
+def _choose(models: Sequence[ModelConfig], deciding: Mapping[str, Answers], on: str) -> ModelConfig:
+    label = best({one.label: deciding[one.label].rows() for one in models}) if on != "last" else ""
+    return next((one for one in models if one.label == label), models[-1])
 
 
 def base(run: Run) -> ModelConfig:
@@ -130,8 +144,9 @@ def target(run: Run, model: ModelConfig, asked: Questions) -> Target:
         DataError: it is not the recorded one.
     """
     rounds = run.config.evaluated_rounds
-    first = {run.base_model(): rounds[0], **{run.policy(number + 1): number for number in rounds}}
-    place = run.evaluations(first.get(model.path)) / f"{model.label.replace(' ', '_')}_{asked.split}"
+    first = {run.base_model(): rounds[0], **{run.checkpoints(number): number for number in rounds}}
+    number = first.get(model.path, first.get(model.path.parent))
+    place = run.evaluations(number) / f"{model.label.replace(' ', '_')}_{asked.split}"
     return Target.of(run, model.label, model.path, run.check_policy(model.path), asked, place)
 
 
@@ -140,10 +155,11 @@ def _conclude(
     answers: Mapping[str, Mapping[str, Answers]],
     choice: Mapping[str, str | int],
     models: Sequence[ModelConfig],
+    chosen: ModelConfig,
 ) -> None:
-    """Write the results; ``models`` are those that answered what is reported, the chosen epoch last."""
+    """Write the results; ``models`` are those that answered what is reported, ``chosen`` among them."""
     absolute = tuple(model.model_copy(update={"path": model.path.absolute()}) for model in models)
-    config, chosen = _config(run, _REPORTED).model_copy(update={"models": absolute}), models[-1]
+    config = _config(run, _REPORTED).model_copy(update={"models": absolute})
     made = Evaluation(run, config, run.evaluation(), run.card(), run.card_text())
     settings = {"seed": config.seed, "bootstrap_resamples": config.bootstrap_resamples, **choice}
     details = {**choice, "chosen": chosen.label, "chosen_in_words": chosen.origin}

@@ -1,10 +1,14 @@
 """Measured checkpoints of a run as far as it got, from whatever stage measured them: what readers of numbers ask."""
 
+import re
 from collections.abc import Iterator
 
 from oapl_core.planning.stages import OPTIONAL
 from oapl_core.run_folder.measurement import Measurement
 from oapl_core.run_folder.run import Run
+
+_NAMED = re.compile(r"round (\d+)(?: epoch (\d+))?")
+"""Name that results give a checkpoint which the run made."""
 
 
 def during(run: Run) -> Iterator[Measurement]:
@@ -20,9 +24,26 @@ def measurements(run: Run) -> Iterator[Measurement]:
     """
     yield from during(run)
     end = run.ledger.artifacts().get(run.name(run.evaluation()))
-    for split, first in (("heldout", 0), ("validation", 1)):
-        for step, (checkpoint, measures) in enumerate(end.details.get(split, {}).items() if end else (), first):
-            yield from Measurement(split, step, None, checkpoint, split, measures).each()
+    for split in ("heldout", "validation") if end else ():
+        assert end is not None
+        # by name: the ledger has them in no order of rounds
+        places = {name: _place(run, split, name, str(end.details.get("chosen"))) for name in end.details.get(split, ())}
+        mine = sorted((step, name) for name, step in places.items() if step is not None)
+        for step, name in mine:
+            yield from Measurement(split, step, None, name, split, end.details[split][name]).each()
+
+
+def _place(run: Run, split: str, checkpoint: str, chosen: str) -> int | None:
+    """Return the place of a checkpoint on the axis of its split; None: others of its round have it, or other axes."""
+    named, last = _NAMED.match(checkpoint), len(run.config.rounds) - 1
+    if named is None:
+        return 0
+    number, epoch = int(named[1]), int(named[2] or 0)
+    if split == "validation":
+        return epoch if number == last else None
+    # of several epochs of the last round, which a forced choice compares, the chosen one
+    is_only = checkpoint == chosen or not chosen.startswith(f"round {last} epoch")
+    return number + 1 if not epoch or (number == last and is_only) else None
 
 
 def deciding(run: Run) -> list[tuple[int, float]]:

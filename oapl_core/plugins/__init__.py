@@ -179,6 +179,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "environment": "oapl_core.environments.making:schemas",
         "environment.function": "oapl_core.plugins.trying:check_environment",
         "estimate": "oapl_extras.plan.planned_costs:planned_costs",
+        "evaluation.choose_on": "oapl_extras.interim.stage:earlier",
+        "evaluation.every_rounds": "oapl_extras.interim.refusing:refuse",
         "fleet": "oapl_core.runner.crew:on_machines",
         "fleet.rollouts.through": "oapl_core.rollouts.made_elsewhere:count_checked",
         "model": "oapl_core.run_folder.resolving:resolved",

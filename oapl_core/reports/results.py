@@ -35,12 +35,12 @@ class Results:
     """Scores of every measured checkpoint."""
 
     heldout: Sequence[Score]
-    """Base, earlier rounds, chosen epoch."""
+    """Base, earlier rounds, the last round's best epoch."""
     validation: Sequence[Score]
     chosen: str | None
     """Name of the chosen checkpoint."""
     chosen_on: str = "validation"
-    """Ground of the choice: `validation`, `heldout` or `last`."""
+    """Ground of the choice, a value of `evaluation.choose_on`."""
 
     @property
     def base(self) -> Score:
@@ -49,8 +49,8 @@ class Results:
 
     @property
     def last(self) -> Score:
-        """The chosen epoch of the last round."""
-        return self.heldout[-1]
+        """The chosen checkpoint; where none is named, the last."""
+        return next((one for one in self.heldout if one.checkpoint == self.chosen), self.heldout[-1])
 
 
 def results(record: RunRecord) -> Results | None:
@@ -81,7 +81,7 @@ def cards(run: Run) -> list[Path]:
 def label(results: Results, checkpoint: str) -> str:
     """Name a checkpoint for a person."""
     # chosen on held-out problems is said in the checkpoint's own name
-    how = {"validation": " (chosen)", "last": " (the last epoch)"}.get(results.chosen_on, "")
+    how = {"heldout": "", "last": " (the last epoch)"}.get(results.chosen_on, " (chosen)")
     return f"{checkpoint}{how}" if checkpoint == results.chosen else checkpoint
 
 
@@ -101,7 +101,9 @@ def heldout_table(results: Results) -> Table:
     if short:
         note += f" Problems with fewer than {ks[-1]} judged answers, left out of pass@{ks[-1]}: {', '.join(short)}."
     cells = rates(results, results.heldout, [k for k in ks if k > 1]) | last
-    return table_of("Pass rates of held-out problems", results.heldout, cells, note, len(results.heldout) - 1)
+    return table_of(
+        "Pass rates of held-out problems", results.heldout, cells, note, results.heldout.index(results.last)
+    )
 
 
 def rates(results: Results, scores: Sequence[Score], ks: Sequence[int]) -> dict[str, Callable[[Score], str]]:

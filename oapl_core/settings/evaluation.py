@@ -8,6 +8,8 @@ from oapl_core.settings_group import Settings
 
 StopTexts = tuple[Annotated[str, Field(min_length=1)], ...]
 """Texts that end an answer as soon as they are sampled."""
+OF_ALL_ROUNDS = "validation_of_all_rounds"
+"""Value of `choose_on` by which an earlier round's checkpoint may be chosen."""
 
 
 class DecodingConfig(Settings):
@@ -29,8 +31,7 @@ class AskingConfig(DecodingConfig):
 
     also: tuple[DecodingConfig, ...] = ()
     """Other temperatures and top-p at which reported problems are answered, too. Example:
-    `[{temperature = 1.0, top_p = 1.0}, {temperature = 0}]`. At temperature 0 each problem is asked once.
-    """
+    `[{temperature = 1.0, top_p = 1.0}, {temperature = 0}]`. At temperature 0 each problem is asked once."""
     max_tokens: PositiveInt = 65536
     """Longest response. Tokens."""
     stop: StopTexts | None = None
@@ -53,41 +54,29 @@ class EvaluationConfig(AskingConfig):
     """Answers per validation problem, for choosing the epoch."""
     heldout_samples: PositiveInt = 16
     """n of the unbiased pass@k on held-out problems."""
-    choose_on: Literal["validation", "heldout", "last"] = "validation"
+    choose_on: Literal["validation", "validation_of_all_rounds", "heldout", "last"] = "validation"
     """Problems that choose which of the last round's epochs is measured. `validation`: the highest mean reward on them
-    (without any, the last epoch). `last`: always the last epoch. `heldout` would choose on the problems that are
-    reported. It needs `force`, and the choice is then named wherever the epoch is.
-    """
+    (without any, the last epoch). `validation_of_all_rounds`: the same among all that `every_rounds` measured, too.
+    `last`: always the last epoch. `heldout` would choose on the problems that are reported. It needs `force`, and the
+    choice is then named wherever the epoch is."""
     force: bool = False
     """Choose on held-out problems all the same."""
-    every_rounds: PositiveInt | None = None
-    """Measure the newest checkpoint after every so many rounds, too; unset: at the end of the run alone. The end uses
-    these answers again and measures the same.
-    """
+    every_rounds: PositiveInt | Literal["epoch"] | None = None
+    """Measure the newest checkpoint after every so many rounds, too; unset: at the end of the run alone. `epoch`: each
+    epoch of a round, when its training has ended. The end uses these answers again and measures the same."""
     heldout_problems: PositiveInt | None = None
     """Held-out problems that are asked after a round, in whole parts of at most 256 answers, so perhaps some more. They
-    are spread over all of them, and the same in every round; unset: all.
-    """
+    are spread over all of them, and the same in every round; unset: all."""
+
+    @property
+    def is_during(self) -> bool:
+        """Whether a setting asks for evaluations before the end of the run, or for what they measured."""
+        return bool(self.every_rounds or self.heldout_problems or self.choose_on == OF_ALL_ROUNDS)
 
     def before_the_end(self, rounds: int) -> tuple[int, ...]:
         """Return those of so many rounds after which a checkpoint is measured, but the last."""
-        return tuple(range(self.every_rounds - 1, rounds - 1, self.every_rounds)) if self.every_rounds else ()
-
-    def check(self, rounds: int) -> None:
-        """Refuse what does not go with so many rounds.
-
-        Raises:
-            ValueError: nothing would be measured before the end, or a subset is given for it.
-        """
-        if self.every_rounds and not self.before_the_end(rounds):
-            most = rounds - 1
-            raise ValueError(
-                f"evaluation.every_rounds = {self.every_rounds} is past the end: the run has {rounds} rounds, and the "
-                "last is measured at the end of the run; "
-                + (f"give at most {most}, or leave it out" if most else "leave it out")
-            )
-        if self.heldout_problems and not self.every_rounds:
-            raise ValueError("evaluation.heldout_problems is of evaluations after rounds: give evaluation.every_rounds")
+        every = 1 if self.every_rounds == "epoch" else self.every_rounds
+        return tuple(range(every - 1, rounds - 1, every)) if every else ()
 
     @model_validator(mode="after")
     def _not_on_what_is_reported(self) -> Self:

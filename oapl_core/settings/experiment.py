@@ -118,8 +118,7 @@ class Experiment(Settings):
     `s3://BUCKET/PREFIX?region=...&endpoint=http://HOST:PORT`, `gs://...`, `az://CONTAINER/...`; no keys in it."""
     model: Path | None = None
     """Hugging Face folder to start from, or a model on the hub at one commit: `org/name@` and 40 hex digits. The first
-    step fetches it. Unset: [pretrain] makes one.
-    """
+    step fetches it. Unset: [pretrain] makes one."""
     pretrain: PretrainConfig | None = None
     """Make the base model here instead of reading one."""
     problems: ProblemsConfig
@@ -212,7 +211,8 @@ class Experiment(Settings):
 
     @model_validator(mode="after")
     def _measured_before_its_end(self) -> Self:
-        self.evaluation.check(len(self.rounds))
+        if self.evaluation.is_during:
+            plugins.resolve("setting", "evaluation.every_rounds")(self)
         return self
 
     @model_validator(mode="after")

@@ -17,8 +17,7 @@ class SyncConfig(Settings):
     """The engine gets new weights before every so many rounds; those between are sampled with the same ones."""
     offset_rounds: Annotated[int, Field(ge=0)] | None = None
     """Rounds by which the sampling weights are older than the newest (the first rounds: the base model); unset: 0, with
-    `[pipeline]` 1.
-    """
+    `[pipeline]` 1."""
 
     def starting_round(self, number: int, pipelined: bool) -> int:
         """Return the round whose first weights sample round ``number``; never a later one.

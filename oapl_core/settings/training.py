@@ -65,17 +65,14 @@ class TrainingConfig(Settings):
     sequences hold so many each."""
     packing: Literal["auto", "on", "off"] = "auto"
     """Sequences of a micro-batch in one row without padding. `auto`: where FlashAttention is installed. `on`: with any
-    attention (slower on CPUs). `off`: in rows padded to the longest, sorted by length.
-    """
+    attention (slower on CPUs). `off`: in rows padded to the longest, sorted by length."""
     share_prompts: Literal["auto", "on", "off"] = "off"
     """Computation of a prompt once for all answers to it in a micro-batch, forwards and backwards, with the same
     gradient. `auto`: where the attention allows it and a fifth of the tokens is saved. `on`: always, or refused. Unless
-    `off`, steps have whole groups, so that answers meet.
-    """
+    `off`, steps have whole groups, so that answers meet."""
     reference: Literal["behavior", "reference"] = "behavior"
     """Log-probs that the policy's are compared with. `behavior`: those that the engine recorded (the paper).
-    `reference`: those of the trainer with the same weights before the first update (the authors' code).
-    """
+    `reference`: those of the trainer with the same weights before the first update (the authors' code)."""
     learning_rate: PositiveFloat = 1e-6
     """Peak learning rate."""
     warmup_share: Fraction = 0.02
@@ -89,8 +86,7 @@ class TrainingConfig(Settings):
     optimizer_state: Literal["fresh", "continued"] = "fresh"
     """Beginning of a later round's optimiser. `fresh`: empty moments and the exported weights. `continued`: the end of
     the round before, in float32, so that all rounds are one training (paper, Algorithm 1). The learning rate is then
-    constant, and the state, 12 bytes a parameter, is kept until the next round is trained.
-    """
+    constant, and the state, 12 bytes a parameter, is kept until the next round is trained."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     """Decoupled weight decay, multiplied by the learning rate as torch and DeepSpeed do."""
     max_grad_norm: PositiveFloat = 1.0
@@ -110,8 +106,7 @@ class TrainingConfig(Settings):
     """Activations that the backward pass computes again, in place of keeping them; gradients are the same. `all`: those
     of all layers (a third more arithmetic, a fraction of the memory). `attention`: the same but for the outputs of
     attention. A number N: those of every N-th layer. `none`: keep all. `auto` on GPUs: the cheapest of these that fits
-    the memory, by the estimate of `oapl plan`. `auto` elsewhere: `all` from a billion weights on.
-    """
+    the memory, by the estimate of `oapl plan`. `auto` elsewhere: `all` from a billion weights on."""
     kernels: Literal["auto", "liger", "off"] = "auto"
     """Layers' norms, rotary embedding and feed-forward: `liger`, fused kernels of the package liger-kernel, or
     transformers' own (`off`). `auto`: Liger's on GPUs, where it is installed and agrees with transformers' on the first
@@ -127,28 +122,24 @@ class TrainingConfig(Settings):
     """Train low-rank adapters in place of the weights; unset: every weight is trained."""
     router: Literal["trained", "frozen"] = "trained"
     """Training of the weights that choose a token's experts, in a mixture of experts; adapters never touch them. No
-    objective has the loss that balances the experts' load.
-    """
+    objective has the loss that balances the experts' load."""
     processes: PositiveInt = 1
     """Ranks started on this machine, or on each node of several (one per GPU)."""
     launcher: Literal["srun", "env"] | None = None
     """Starter of ranks on several nodes. `srun`: inside a Slurm job, on all of its nodes. `env`: somebody starts a
     process on each node, this run on the first and `python -m oapl_extras.nodes.node RUN_DIR` on the others. It needs
     NODE_RANK and NNODES or their like. Unset: this machine alone. MASTER_ADDR and MASTER_PORT count where they are set.
-    The nodes see the run folder and this environment under the same paths.
-    """
+    The nodes see the run folder and this environment under the same paths."""
     sequence_parallel: PositiveInt = 1
     """Ranks that share each sequence, for sequences too long for one rank (DeepSpeed-Ulysses). Each holds its part of
     the tokens, and in the attention all tokens of its part of the heads. It must divide the number of ranks and the
-    model's attention heads.
-    """
+    model's attention heads."""
     save_minutes: PositiveFloat | None = 15.0
     """The state to resume from after a kill is saved at the first step after so long; unset: not by time. On a disk so
     slow that this were more than 5 % of the time, less often. Minutes."""
     save_steps: PositiveInt | None = None
     """Steps after which the state is saved; unset: not by steps. It is saved after each epoch and at SIGTERM, SIGINT
-    and SIGUSR1 too.
-    """
+    and SIGUSR1 too."""
     keep_checkpoints: Literal["all", "last"] | PositiveInt = "all"
     """Epochs of a round whose weights stay: all, the last, or so many of the newest. What the next round starts from
     and what evaluation measures (every epoch of the last round) always stay."""
@@ -165,14 +156,12 @@ class TrainingConfig(Settings):
     your own, `module:function` (docs/operations/reference.md#trackers)."""
     peak_tflops: PositiveFloat | None = None
     """Peak of one GPU in `dtype`, for the utilisation (H100, bfloat16 without sparsity: 989). Unset: the number of its
-    data sheet, where the GPU is known, and a measured one on CPUs. TFLOP/s.
-    """
+    data sheet, where the GPU is known, and a measured one on CPUs. TFLOP/s."""
 
     def second_copy(self, ranks: int) -> int:
         """Count the ranks that share a second copy of the weights at ZeRO 3, those of one machine; 1: there is none.
 
-        Ranks of one machine alone, as a rehearsal's, have none: it would be the first.
-        """
+        Ranks of one machine alone, as a rehearsal's, have none: it would be the first."""
         sharing = int(self.deepspeed.get("zero_optimization", {}).get("zero_hpz_partition_size", 1))
         return sharing if sharing > 1 and ranks > sharing and ranks % sharing == 0 else 1
 

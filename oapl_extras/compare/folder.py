@@ -32,7 +32,7 @@ from oapl_core.settings.experiment_file import (
     parse_experiment,
     write_record,
 )
-from oapl_extras.compare.settings import AT_THE_END, ArmConfig, ComparisonConfig
+from oapl_extras.compare.settings import ArmConfig, ComparisonConfig, at_the_end
 
 MEASURING = Step("measuring the arms", "oapl_extras.compare.measuring", None, ())
 REPORTING = Step("report of the comparison", "oapl_extras.compare.together", None, ("report",))
@@ -217,7 +217,7 @@ class Comparison(Recorded):
             "stop": {},
             "objective": arm.objective.model_dump(mode="json"),
             "training": training,
-            "evaluation": values["evaluation"] | AT_THE_END | config.evaluation,
+            "evaluation": at_the_end(values["evaluation"]) | config.evaluation,
             "rounds": [*values["rounds"][:number], whole],
         }
         # other epochs read the same groups; another filter needs its own

@@ -6,11 +6,20 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.objectives import Oapl, Objective
+from oapl_core.settings.evaluation import OF_ALL_ROUNDS
 from oapl_core.settings.rounds import Keep
 from oapl_core.settings_group import Settings
 
 AT_THE_END: dict[str, Any] = {"every_rounds": None, "heldout_problems": None}
 """Evaluation of an arm: at its end alone, since its earlier rounds are the common run's."""
+
+
+def at_the_end(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """Return [evaluation] of a run as an arm has it, whose only measured round is its own."""
+    of_all = {"choose_on": "validation"} if evaluation["choose_on"] == OF_ALL_ROUNDS else {}
+    return evaluation | AT_THE_END | of_all
+
+
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 

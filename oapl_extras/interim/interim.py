@@ -1,7 +1,8 @@
-"""``python -m oapl_extras.interim.interim RUN_DIR --round N``: the newest checkpoint of a run answers its problems.
+"""``python -m oapl_extras.interim.interim RUN_DIR --round N``: the newest checkpoints of a run answer its problems.
 
 The plan has this after the rounds that `evaluation.every_rounds` says, but the last, which `run_end.py` measures. The
-round's last epoch answers all validation problems and the held-out ones, or `evaluation.heldout_problems` of them. With
+round's last epoch, or every one, answers all validation problems and the held-out ones, or
+`evaluation.heldout_problems` of them. With
 the first of these evaluations the base model answers held-out ones, too. Reads problems.parquet, prompts.parquet and
 the checkpoints. Writes answers and verdicts, and the measures: round_NN/5_evaluation/<objective>.json. Answers have the
 seeds and the parts of the run's end, which finds them here and asks nothing again.
@@ -20,7 +21,7 @@ from oapl_core.run_folder.following import catch_up
 from oapl_core.run_folder.run import Run
 from oapl_core.stage import run_verb
 from oapl_core.verdicts.verifier import Verifier
-from oapl_extras.interim.stage import INTERIM, first_of, results
+from oapl_extras.interim.stage import INTERIM, first_of, measured_after, results
 
 
 def interim(
@@ -78,12 +79,13 @@ def _measure(run: Run, number: int, workers: Workers) -> None:
 
 def _targets(run: Run, number: int) -> list[Target]:
     heldout, validation = questions(run, "heldout"), questions(run, "validation")
-    newest = checkpoint(f"round {number}", run.policy(number + 1))
+    places = measured_after(run.config, number).items()
+    measured = [checkpoint(name, run.checkpoint(*place)) for name, place in places]
     # what decides is known first
-    found = [target(run, newest, validation)] if validation.prompts else []
+    found = [target(run, one, validation) for one in measured] if validation.prompts else []
     heldout = heldout.fewer(run.config.evaluation.heldout_problems)
     first = [base(run)] if number == first_of(run.config) else []
-    return [*found, *(target(run, one, heldout) for one in (*first, newest))]
+    return [*found, *(target(run, one, heldout) for one in (*first, *measured))]
 
 
 if __name__ == "__main__":

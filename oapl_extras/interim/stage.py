@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from oapl_core.planning.room import Need, answered, answers, heldout_answers, problems_of
-from oapl_core.planning.stage_row import Stage, start_of, unfinished_answers
+from oapl_core.planning.stage_row import Stage, unfinished_answers
 from oapl_core.run_folder.measurement import Measurement
 from oapl_core.run_folder.run import EVALUATION_DIR, Run
 from oapl_core.settings.experiment import Experiment
@@ -28,6 +28,24 @@ def _after(config: Experiment) -> tuple[int, ...]:
     return config.evaluated_rounds[:-1]
 
 
+def epochs_after(config: Experiment, number: int) -> tuple[int, ...]:
+    """Return the epochs of round ``number``, from 1, that are measured after it: the last, or every one."""
+    last = config.rounds[number].epochs
+    return tuple(range(1, last + 1)) if config.evaluation.every_rounds == "epoch" else (last,)
+
+
+def measured_after(config: Experiment, number: int) -> dict[str, tuple[int, int]]:
+    """Return round and epoch of the checkpoints that are measured after round ``number``, by the names of results."""
+    last = config.rounds[number].epochs
+    names = {epoch: f"round {number}" + (f" epoch {epoch}" if epoch < last else "") for epoch in range(1, last + 1)}
+    return {names[epoch]: (number, epoch) for epoch in epochs_after(config, number)}
+
+
+def earlier(run: Run) -> dict[str, tuple[int, int]]:
+    """Return round and epoch of every checkpoint that the run measures before its end, by the names of results."""
+    return {name: place for k in _after(run.config) for name, place in measured_after(run.config, k).items()}
+
+
 def room(run: Run, number: int) -> Need | None:
     """Estimate the answers of the evaluation after round ``number``; None where there is none."""
     settings = run.config.evaluation
@@ -35,29 +53,41 @@ def room(run: Run, number: int) -> Need | None:
         return None
     asked = problems_of(run, "heldout")
     heldout = min(asked, settings.heldout_problems or asked) * heldout_answers(settings)
-    checkpoints = 2 if number == first_of(run.config) else 1
-    rows = heldout * checkpoints + problems_of(run, "validation") * settings.validation_samples
+    checkpoints = len(epochs_after(run.config, number))
+    rows = heldout * (checkpoints + (number == first_of(run.config)))
+    rows += problems_of(run, "validation") * settings.validation_samples * checkpoints
     what = f"round {number}: {rows:,} answers of the evaluation need"
     return answers(run, number, what, max(0, rows - answered(run, number)))
 
 
 def _answers(config: Experiment, problems: Mapping[str, int]) -> int:
-    # held-out answers are used again at the end
-    return len(_after(config)) * problems["validation"] * config.evaluation.validation_samples
+    settings, checkpoints = config.evaluation, len(_after(config))
+    every = sum(len(epochs_after(config, number)) for number in _after(config))
+    # held-out answers of a round's last epoch are used again at the end
+    heldout = min(problems["heldout"], settings.heldout_problems or problems["heldout"]) * heldout_answers(settings)
+    return every * problems["validation"] * settings.validation_samples + (every - checkpoints) * heldout
 
 
 def _measured(run: Run) -> Iterator[Measurement]:
-    made = run.ledger.artifacts()
-    heldout = "heldout_subset" if run.config.evaluation.heldout_problems else "heldout"
+    made, by_epoch = run.ledger.artifacts(), run.config.evaluation.every_rounds == "epoch"
+    kind = "_by_epoch" if by_epoch else ""
+    axes = {
+        "heldout": f"heldout{'_subset' if run.config.evaluation.heldout_problems else ''}{kind}",
+        "validation": f"validation{kind or '_by_round'}",
+    }
+    epochs = [one.epochs for one in run.config.rounds]
     for number in _after(run.config):
         entry = made.get(run.name(results(run, number)))
         details = entry.details if entry else {}
         for split in ("validation", "heldout"):
-            axis = heldout if split == "heldout" else f"{split}_by_round"
-            decides = split == details.get("deciding", {}).get("split")
-            for checkpoint, measures in details.get(split, {}).items():
-                trained = 0 if checkpoint == "base" else number + 1
-                yield Measurement(axis, trained, number, checkpoint, split, measures, decides and trained > 0)
+            is_deciding = split == details.get("deciding", {}).get("split")
+            found, places = details.get(split, {}), measured_after(run.config, number)
+            # the ledger has names in the order of the alphabet
+            for checkpoint in sorted(found, key=lambda name: places.get(name, (-1, 0))):
+                of_round, epoch = places.get(checkpoint, (-1, 0))
+                trained = sum(epochs[:number]) + epoch if by_epoch else number + 1
+                place = (axes[split], trained if epoch else 0, number, checkpoint, split)
+                yield Measurement(*place, found[checkpoint], is_deciding and epoch == epochs[of_round])
 
 
 INTERIM = Stage(
@@ -65,7 +95,7 @@ INTERIM = Stage(
     "evaluation.interim",
     (f"{EVALUATION_DIR}/",),
     of_round=True,
-    reads=lambda run, number: start_of(run, number + 1),
+    reads=lambda run, number: tuple(run.checkpoint(number, epoch) for epoch in epochs_after(run.config, number)),
     decided_by=(
         *("evaluation", "seed", "verifier", "reward", "environment"),
         *("engine.dtype", "engine.options", "sampling.stop", "sampling.max_tokens"),

@@ -2,8 +2,9 @@
 
 Axes: `training` counts optimiser steps over all rounds, `rounds` counts rounds from 0. `heldout` counts rounds trained
 (the base model has 0), `validation` epochs of the last round. `heldout_subset` and `validation_by_round` count rounds
-trained: what was measured on some held-out problems, or on validation problems, during the run. `costs` counts
-processes that have ended. Each is a folder in logs/tensorboard.
+trained: what was measured on some held-out problems, or on validation problems, during the run. Where every epoch is,
+axes that end in `_by_epoch` count epochs trained. `costs` counts processes that have ended. Each is a folder in
+logs/tensorboard.
 """
 
 import hashlib

@@ -117,8 +117,8 @@ def _newest(run: Run) -> dict[str, Any]:
     artifacts = run.ledger.artifacts()
     entry = artifacts.get(run.name(run.evaluation()))
     if entry and entry.details.get("chosen_epoch"):
-        last = len(run.config.rounds) - 1
-        path = run.checkpoint(last, entry.details["chosen_epoch"])
+        number = entry.details.get("chosen_round", len(run.config.rounds) - 1)
+        path = run.checkpoint(number, entry.details["chosen_epoch"])
         origin = ON[entry.details.get("chosen_on", "validation")]
         return {"label": f"{run.root.name} {entry.details['chosen']}", "path": path, "origin": origin}
     for number in reversed(range(len(run.config.rounds))):

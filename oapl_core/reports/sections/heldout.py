@@ -36,7 +36,7 @@ def validation_table(results: Results) -> Table:
     k = shown_ks(max(s.samples for s in results.validation))[-1]
     names = [s.checkpoint for s in results.validation]
     marked = names.index(results.chosen) if results.chosen in names else None
-    decides = results.chosen_on == "validation"
+    decides = results.chosen_on.startswith("validation")
     note = "The epoch is chosen here; held-out problems have no say in it." if decides else "Nothing is chosen here."
     cells = rates(results, results.validation, [k])
     return table_of("Pass rates of validation problems", results.validation, cells, note, marked)

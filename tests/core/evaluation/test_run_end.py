@@ -11,6 +11,7 @@ from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.evaluation import questions
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.model_files.model_folder import policy_hash
+from oapl_core.planning.measurements import measurements
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import parts_below
 from oapl_core.settings.experiment import EngineConfig
@@ -143,6 +144,14 @@ def test_the_ledger_has_the_differences_of_checkpoints_paired_by_problem(run: Ru
         if k == 1:
             assert pair["difference"] == pytest.approx(means[second] - means[first], abs=1e-6)
             assert pair["low"] <= pair["difference"] <= pair["high"]
+
+
+def test_points_of_more_than_ten_rounds_stand_at_their_rounds(tmp_path: Path) -> None:
+    run = make_run(tmp_path, made_up_model(tmp_path / "model"), rounds=[{}] * 12)
+    train(run, range(12))
+    evaluate(run, MadeUpSampler, MadeUpVerifier(lambda _: 0.5))
+    points = {one.step: one.checkpoint for one in measurements(run) if one.split == "heldout"}
+    assert points == {0: "base", **{n + 1: f"round {n}" for n in range(11)}, 12: "round 11 epoch 1"}
 
 
 def test_answers_that_could_not_be_judged_have_no_reward_and_are_counted(tmp_path: Path) -> None:
