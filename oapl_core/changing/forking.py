@@ -19,7 +19,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
 from oapl_core.planning.plan import Step, finished, round_steps, steps, verification_beside_sampling
 from oapl_core.planning.preflight import refuse_removed
-from oapl_core.planning.stages import BY_VERB, EVALUATION, SAMPLING, TRAINING
+from oapl_core.planning.stages import BY_VERB, EVALUATION, SAMPLING, TRAINING, of_rows
 from oapl_core.run_folder.ledger import ForkEntry
 from oapl_core.run_folder.optimizer_state import has_state
 from oapl_core.run_folder.run import Run, round_name
@@ -138,9 +138,10 @@ def _divided(parent: Run, config: Experiment, number: int, stage: str | None) ->
 
 def _refuse_other_settings(before: Experiment, now: Experiment, number: int, shared: Sequence[Step]) -> None:
     changed = _differ(before, now, [*_ALWAYS_SHARED, *(f"rounds.{earlier}" for earlier in range(number))])
-    if of_round := [
-        key.format(round=number) for step in shared if step.round == number for key in step.stage.decided_by
-    ]:
+    # the round's own rows: what imported ones depend on differs with their source's settings
+    rows = {stage.verb: stage for stage in of_rows(now.rounds[number].source)}
+    mine = [rows.get(step.verb, step.stage) for step in shared if step.round == number]
+    if of_round := [key.format(round=number) for stage in mine for key in stage.decided_by]:
         changed += _differ(before.of_round(number), now.of_round(number), of_round)
     sampled = any((step.stage, step.round) == (SAMPLING, number) for step in shared)
     if sampled and before.sampling_round(number) != now.sampling_round(number):

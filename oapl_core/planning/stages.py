@@ -120,8 +120,11 @@ def of_rows(source: RowSource | type[RowSource]) -> tuple[Stage, ...]:
     # it takes the place of one stage and of those before it: the rest of the round is the same
     own, *after = OF_A_ROUND if source.makes_rollouts else OF_A_ROUND[2:]
     # its file's rewards are the verdicts: else a redo would leave those of older rows, and a fork none
-    makes = (*own.makes, f"{VERDICTS_DIR}/") if isinstance(source, RowSource) and source.has_rewards else own.makes
-    word, decided_by = source.word or own.word, ("rounds.{round}.rows", *source.decided_by)
+    is_rewarded = isinstance(source, RowSource) and source.has_rewards
+    makes = (*own.makes, f"{VERDICTS_DIR}/") if is_rewarded else own.makes
+    # [reward] says from which reward on an answer is correct
+    decided_by = ("rounds.{round}.rows", *source.decided_by, *(("reward",) if is_rewarded else ()))
+    word = source.word or own.word
     about = Stage(word, source.verb, makes, of_round=True, decided_by=decided_by, retries=0, room=source.room)
     return about, *after
 

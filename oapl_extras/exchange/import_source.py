@@ -1,5 +1,6 @@
 """Rollouts of others as the rows of a round, ``rows = {imported = FILE}``, and what a person says of them."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from oapl_core.planning.room import Need
     from oapl_core.run_folder.run import Run
 
+_PINNED = re.compile(r"hub:[\w-][\w.-]*/[\w.-]+@[0-9a-f]{40}(:.+)?")
+"""Name of data on the hub at one commit, perhaps of one file."""
 _JSON_OF_A_BYTE = 5.0
 """Bytes of temporary file, rollouts and verdicts for each byte of a source, at most. Measured: 4.7 of Parquet with
 log-probs, 2.8 of .jsonl.gz, 1.2 of .jsonl (docs/extras/exchange.md)."""
@@ -41,6 +44,14 @@ class ImportConfig(RowSource):
     """Reward columns of TRL with their weights, COLUMN=WEIGHT,...; unset: all numbers."""
     judged: bool = False
     """Judge the answers here, by [verifier] and [reward]; else their own rewards are taken."""
+
+    @field_validator("imported")
+    @classmethod
+    def _is_one_commit(cls, imported: Path) -> Path:
+        # before anything runs: what a branch means may change, and sampling may come hours before the import
+        if str(imported).startswith(HUB) and not _PINNED.fullmatch(str(imported)):
+            raise ValueError(f"{imported}: write hub:org/name@COMMIT, 40 hex digits, from its history on the hub")
+        return imported
 
     @field_validator("format")
     @classmethod

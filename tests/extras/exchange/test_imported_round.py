@@ -283,6 +283,8 @@ def test_no_redo_and_no_fork_lets_the_verifier_judge_in_place_of_the_file(
     for step in steps(run.config)[:1]:
         run.ledger.append(StageEntry(step.label, 1.0, 0, made=made_by(run, step.label)))
     assert rewards(fork(run, "f", 0, stage="verification").run) == before
+    with pytest.raises(ConfigError, match="reward"):  # it says what is correct
+        fork(run, "g", 0, ["reward={right_from = 0.5}"], stage="verification")
 
 
 def test_a_changed_file_is_refused_until_a_redo(tmp_path: Path, model: Path, exported: Path) -> None:
@@ -348,6 +350,8 @@ def test_what_no_round_can_import_is_one_line_before_anything_runs(tmp_path: Pat
     assert "`rounds.0.rows`: nowhere.parquet is not a file" in refused(tmp_path, model, {"imported": "nowhere.parquet"})
     (tmp_path / "empty").mkdir()
     assert "empty is not a file" in refused(tmp_path, model, {"imported": str(tmp_path / "empty"), "format": "trl"})
+    for name in ("hub:me/data", "hub:me/data@main:rollouts/round_00.parquet"):
+        assert f"{name}: write hub:org/name@COMMIT, 40 hex digits" in refused(tmp_path, model, {"imported": name})
     file = {"imported": str(exported)}
     unknown = refused(tmp_path, model, file | {"format": "csv"})
     assert "there is no format 'csv'; choose one of oapl, verl, prime-rl, open-instruct, trl, messages" in unknown
