@@ -40,7 +40,7 @@ class Inputs:
     sizes: StepSizes
     old_log_ratio_ST: "Tensor | None" = None
     """ln pi_old - ln b, [S, T]. pi_old is the round's first weights if the objective ``needs_start``. Otherwise it is
-    the weights before the first of the steps that share it (``refresh_steps``).
+    the weights before the first of the steps that share it (``refresh_steps``), or their moving average (`ppo_ewma`).
     """
     behavior_ST: "Tensor | None" = None
     """ln b of each response token, as in ``log_ratio_ST``; unset in the whole step that ``statistics`` gets."""

@@ -123,6 +123,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "masks": "oapl_core.objectives.options.masks:masked",
         "start_anchor": "oapl_core.objectives.options.start_anchor:anchored",
         "effective_rate": "oapl_core.objectives.options.effective_rate:slowed",
+        "slow_fast": "oapl_core.objectives.options.slow_fast:repositioned",
     },
     "observer": {
         "fit": "oapl_extras.plan.fitting:look_ahead",
@@ -221,6 +222,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "reference": "oapl_core.training.reference:score_reference",
         "router": "oapl_core.training.model.experts:FrozenRouters",
         "sequence_parallel": "oapl_core.training.layouts.sequence_parallel:SharedSequences",
+        "slow_fast": "oapl_core.training.updates.slow_fast:repositioning",
         "statistics": "oapl_core.training.updates.whole_step:statistics",
         "share_prompts": "oapl_core.training.layouts.shared_prompts:SharedPrompts",
         "zero_stage": "oapl_core.training.model.division:Sharded",

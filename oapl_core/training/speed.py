@@ -135,7 +135,7 @@ class Speedometer:
         """Return the fields to add to ``step``, which has its number, tokens and seconds."""
         self._seconds, self._measured = self._seconds + step["seconds"], self._measured + 1
         tokens, squared = (step[name] - step.get(f"shared_{name}", 0) for name in ("tokens", "squared_tokens"))
-        need = self.flops(tokens, step["response_tokens"], squared)
+        need = self.flops(tokens, step["response_tokens"], squared) * (1 + step.get("fast_steps", 0))
         offered = self.peak and self.peak * 1e12 * self.ranks * step["seconds"]
         return {
             "tokens_per_s": step["tokens"] / step["seconds"],

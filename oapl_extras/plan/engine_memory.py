@@ -6,6 +6,7 @@ with, captured graphs (a few GB).
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from oapl_core.objectives import Method
@@ -75,20 +76,20 @@ def context(experiment: Experiment, answer_tokens: float, longest: float = math.
     return prompt_tokens(experiment) + mean_square(experiment, answer_tokens, longest) / (2 * answer_tokens)
 
 
-def planned_training(experiment: Experiment, model: ModelSize, ranks: int, gpu_bytes: float) -> TrainingConfig:
+def planned_training(
+    experiment: Experiment, model: ModelSize, ranks: int, gpu_bytes: float, objectives: Iterable[object]
+) -> TrainingConfig:
     """Return ``experiment.training`` as ``ranks`` GPUs of so much memory train, with their `recompute`."""
-    longest = longest_sequence(experiment)
-    beside = bytes_beside(experiment)[0]
+    longest, beside = longest_sequence(experiment), bytes_beside(objectives)[0]
     return with_recomputation(experiment.training, model, ranks, longest, GPU_TILE, gpu_bytes, beside=beside)
 
 
-def bytes_beside(experiment: Experiment) -> tuple[int, int]:
-    """Return what objectives keep for each trained weight beside the optimiser: bytes in memory, and in a state.
+def bytes_beside(objectives: Iterable[object]) -> tuple[int, int]:
+    """Return what is kept for each trained weight beside the optimiser: bytes in memory, and in a state.
 
-    The most of all rounds counts. One of a person's own is not loaded by a plan, and counts as 0.
+    The most of all objectives counts. One of a person's own is not loaded by a plan, and counts as 0.
     """
-    rounds = (experiment.of_round(number).objective for number in range(len(experiment.rounds)))
-    found = [one.bytes_beside for one in rounds if isinstance(one, Method)]
+    found = [one.bytes_beside for one in objectives if isinstance(one, Method)]
     return max((memory for memory, _ in found), default=0), max((state for _, state in found), default=0)
 
 

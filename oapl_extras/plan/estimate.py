@@ -143,7 +143,7 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "evaluation": evaluation.tokens * (ANSWER_BYTES_PER_TOKEN + EVALUATION_BYTES_PER_TOKEN),
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
-    bytes_of_states = states * model.parameters * (OPTIMISER_BYTES + bytes_beside(experiment)[1])
+    bytes_of_states = states * model.parameters * (OPTIMISER_BYTES + bytes_beside(experiment.objectives)[1])
     sampled_h = sum(one.sampling_h for one in rounds) / _engine_gpus(experiment, SAMPLING.verb)
     measured_h = evaluation.sampling_h / _engine_gpus(experiment, EVALUATION.verb)
     trained_h = sum(one.training_h for one in rounds)
@@ -210,12 +210,15 @@ def _training_s(experiment: Experiment, model: ModelSize) -> float:
     flops = 6 * model.parameters * (prompt + answer_tokens) + 6 * model.layers * model.query_width * squared
     assumed, training = experiment.estimate, experiment.training
     ranks = assumed.gpus if training.has_nodes else training.processes
-    choice = planned_training(experiment, model, ranks, assumed.gpu_gb * 1e9).recompute
+    choice = planned_training(experiment, model, ranks, assumed.gpu_gb * 1e9, [experiment.objective]).recompute
     assert choice != "auto", "a plan has decided"
     again = 1 + recomputed_share(choice, model, prompt + answer_tokens) / 3
     peak = training.peak_tflops or assumed.gpu_tflops
     assert assumed.training_share is not None, "filled"
-    return again * flops / (1e12 * peak * assumed.training_share)
+    # an option of any objective: a step is several updates, unless entropy ends that
+    slow_fast = getattr(experiment.objective, "slow_fast", None)
+    updates = 1 + slow_fast.fast_steps if slow_fast else 1
+    return updates * again * flops / (1e12 * peak * assumed.training_share)
 
 
 def _sampling_hours(

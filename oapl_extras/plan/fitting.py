@@ -152,8 +152,8 @@ class Fit:
         """Memory of one rank; None where there are no GPUs, or other machines train."""
         if self.model is None or not self._trainer_gpus() or not self._does(TRAINING.verb):
             return None
-        training = planned_training(self.config, self.model, self._ranks, self._gpu_bytes)
-        longest, beside = longest_sequence(self.config), bytes_beside(self.config)[0]
+        training = planned_training(self.config, self.model, self._ranks, self._gpu_bytes, [self.config.objective])
+        longest, beside = longest_sequence(self.config), bytes_beside([self.config.objective])[0]
         return rank_memory(training, self.model, self._ranks, longest, GPU_TILE, beside=beside)
 
     def _larger(self, rank: MemoryEstimate) -> str:
@@ -164,8 +164,8 @@ class Fit:
             return ""
         larger = self.config.training.model_copy(update={"tokens_per_micro_batch": _LARGE_MICRO_BATCH})
         config = self.config.model_copy(update={"training": larger})
-        training = planned_training(config, self.model, self._ranks, self._gpu_bytes)
-        longest, beside = longest_sequence(config), bytes_beside(config)[0]
+        training = planned_training(config, self.model, self._ranks, self._gpu_bytes, [config.objective])
+        longest, beside = longest_sequence(config), bytes_beside([config.objective])[0]
         found = rank_memory(training, self.model, self._ranks, longest, GPU_TILE, beside=beside)
         if found.activations == rank.activations or found.recompute != rank.recompute or found.most > self._gpu_bytes:
             return ""
@@ -316,7 +316,7 @@ def _disk(run: Run, model: ModelSize | None) -> Iterator[Obstacle]:
     if model is None:
         return
     width = 2 if run.config.training.dtype == "bfloat16" else 4
-    needed = model.parameters * (width + 2 * (OPTIMISER_BYTES + bytes_beside(run.config)[1]))
+    needed = model.parameters * (width + 2 * (OPTIMISER_BYTES + bytes_beside(run.config.objectives)[1]))
     folder = next(path for path in (run.root, *run.root.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:

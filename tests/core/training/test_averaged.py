@@ -160,7 +160,7 @@ def test_what_the_average_takes_is_counted(tmp_path: Path, sharp_model: Path, ma
         without, found = (rank_memory(training, size, 2, 64, CPU_TILE, beside=beside) for beside in (0, 4))
         assert found.total - without.total == found.optimizer - without.optimizer == pytest.approx(gib)
     run = run_of(tmp_path, sharp_model, made)
-    assert make_job(run, 0).objective.bytes_beside == bytes_beside(run.config) == (4, 4)
+    assert make_job(run, 0).objective.bytes_beside == bytes_beside(run.config.objectives) == (4, 4)
     assert needed(sharp_model, 0, 4).state_bytes == pytest.approx(
         16 / 12 * needed(sharp_model, 0).state_bytes, rel=1e-3
     )

@@ -64,5 +64,8 @@ def test_utilisation_and_time_left_follow_from_the_step() -> None:
     speed = Speedometer(ModelFlops(10.0, 100.0, 1.0), peak=1e-9, ranks=2, steps=5)
     step = {"step": 3, "tokens": 100, "response_tokens": 10, "squared_tokens": 2000, "seconds": 4.0}
     assert speed(step) == pytest.approx({"tokens_per_s": 25.0, "mfu": 4000 / (1e3 * 2 * 4.0), "seconds_left": 8.0})
+    assert speed(step | {"fast_steps": 3})["mfu"] == pytest.approx(4 * 4000 / (1e3 * 2 * 4.0)), "of four updates"
+    speed = Speedometer(speed.flops, peak=1e-9, ranks=2, steps=5)
+    speed(step)
     assert speed(step | {"step": 4, "seconds": 2.0})["seconds_left"] == 3.0
     assert Speedometer(ModelFlops(1.0, 1.0, 1.0), None, 1, 5)(step)["mfu"] is None

@@ -124,6 +124,15 @@ def test_training_is_six_flops_per_weight_and_token_and_the_attention() -> None:
     assert found.training_h == pytest.approx(flops / 1e12 / 3600)
 
 
+def test_a_step_of_several_updates_is_planned_as_so_many() -> None:
+    size, counts = ModelSize.like(1e9), ProblemCounts(800, 0, 1)
+    one, four = (
+        estimate(math(*given), size, counts).rounds[0].training_h
+        for given in ((), ("objective.slow_fast.fast_steps=3",))
+    )
+    assert four == pytest.approx(4 * one)
+
+
 def test_the_usual_shape_of_a_size_is_near_known_models() -> None:
     fourteen = ModelSize.like(14.77e9)
     assert abs(fourteen.layers - FOURTEEN.layers) <= 3

@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from oapl_core.changing.stopping import until
 from oapl_core.devices import Gpu
 from oapl_core.errors import ConfigError
+from oapl_core.objectives import Objective
 from oapl_core.planning.memory import rank_memory
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import round_steps, steps
@@ -54,6 +56,21 @@ def test_four_billion_weights_on_one_gpu_are_refused_with_what_would_fit() -> No
     assert list(fit(*one, 'training.offload_optimizer="cpu"', machine=machine).findings()) == []
     adapter = ["training.adapter.rank=16", 'training.optimizer_state="fresh"']
     assert list(fit(*one, *adapter, machine=machine).findings()) == []
+
+
+def test_what_an_objectives_trainer_keeps_is_in_the_memory_of_a_rank() -> None:
+    made, one = TypeAdapter(Objective).validate_python, fit()
+    settings: tuple[dict[str, Any], ...] = (
+        {"name": "grpo"},
+        {"name": "ppo_ewma"},
+        {"name": "ppo_ewma", "slow_fast": {}},
+    )
+    plain, averaged, both = (
+        replace(one, config=one.config.model_copy(update={"objective": made(given)})).rank for given in settings
+    )
+    assert plain and averaged and both
+    assert averaged.optimizer / plain.optimizer == pytest.approx(16 / 12)
+    assert both.optimizer / plain.optimizer == pytest.approx(20 / 12)
 
 
 @pytest.mark.parametrize(
