@@ -160,6 +160,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "demonstrations": "oapl_core.settings.rows.demonstrations:DemonstrationsConfig",
         "imported": "oapl_extras.exchange.import_source:ImportConfig",
         "with_demonstrations": "oapl_extras.guidance.with_demonstrations:WithDemonstrations",
+        "with_prefixes": "oapl_extras.guidance.demonstrated_prefixes:WithPrefixes",
     },
     "runner": {"here": "oapl_core.launch:Here", "prefect": "tasks.fleet:Pool", "ray": "tasks.cluster:Ray"},
     "sampler": {

@@ -78,7 +78,7 @@ def generate(
     policy = run.behavior(number)
     chosen = choose_problems(run, number, list(prompts), is_first=replica == 0 and share == 1)
     settings = settings_of(run, number, decide(run, number, len(chosen.problems)), chosen)
-    inputs = run.inputs([run.prompts, policy, *run.config.rounds[number].source.files])
+    inputs = run.inputs([run.prompts, policy, *run.config.rounds[number].source.reads(run, number)])
     provenance = Provenance(run.check_policy(policy), inputs, settings)
     work = Work(run, number, prompts, chosen.problems, policy, provenance)
     log = run.log(round_steps(number)[0].label + (f" share {share}" if share > 1 else ""))

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt
 from oapl_core.objectives import Method
 from oapl_core.settings.problems import ProblemFiles
 from oapl_core.settings.rows import RowSource
+from oapl_extras.guidance.exclusions import refuse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,9 @@ class WithDemonstrations(RowSource):
                 f"{key}: objective {loss.name!r} compares every answer of a group with the policy that sampled it, and "
                 "nobody sampled the demonstrations: take 'luffy', 'rft' or 'sft'"
             )
-        refuse(key, own, "demonstrations have no log-probs")
+        if any(own.groups_before(number) for number in range(len(own.rounds))):
+            raise ValueError(f"{key} and rounds.replay exclude each other: demonstrations have no log-probs")
+        refuse(key, own, {"sampling.stop_tokens = 'cut'": own.sampling.stop_tokens == "cut"})
 
     def around(self, run: "Run", number: int, sampler: "Sampler") -> "Sampler":
         """Return a sampler that answers the last requests of each group with demonstrations.
@@ -71,22 +74,3 @@ class WithDemonstrations(RowSource):
 
         own = run.config.of_round(number).sampling.group_size - self.per_group
         return Demonstrated(sampler, demonstrated_answers(run, number, self.files), own)
-
-
-def refuse(key: str, own: "Experiment", why: str) -> None:
-    """Refuse settings that no rows with the words of others go with; ``why`` is for a replay.
-
-    Raises:
-        ValueError: names the setting.
-    """
-    told = {
-        "[environment]": own.environment is not None,
-        "fleet.rollouts.through = 'mirror'": own.fleet.through_mirror,
-        "sampling.stop_tokens = 'cut'": own.sampling.stop_tokens == "cut",
-        **{f"sampling.{name} = true": True for name in own.sampling.columns},
-        "draw = 'difficulty'": any(one.draw == "difficulty" for one in own.rounds),
-    }
-    if given := next((name for name, holds in told.items() if holds), None):
-        raise ValueError(f"{key} and {given} exclude each other: leave one of them out")
-    if any(own.groups_before(number) for number in range(len(own.rounds))):
-        raise ValueError(f"{key} and rounds.replay exclude each other: {why}")

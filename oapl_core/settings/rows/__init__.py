@@ -63,6 +63,10 @@ class RowSource(Settings):
         """Files of a person that the rows are read from."""
         return ()
 
+    def reads(self, run: Any, number: int) -> tuple[Path, ...]:
+        """Return the files, and artifacts of a Run, that the sampled rows of round ``number`` depend on."""
+        return self.files
+
     def check(self, key: str, own: "Experiment") -> None:
         """Refuse a round that cannot have such rows: ``own`` are its settings, ``key`` that of the rows.
 

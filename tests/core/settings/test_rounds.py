@@ -187,5 +187,8 @@ def test_a_source_of_ones_own_is_asked_by_plan_and_training(monkeypatch: pytest.
     assert parse_experiment(found.model_dump(mode="json"), "run.json") == found
     with pytest.raises(ConfigError, match="keep is for rows that are sampled, and these are listed answers"):
         experiment({"rows": {"listed": "a"}, "keep": "all"})
-    with pytest.raises(ConfigError, match="or {imported = FILE} or {with_demonstrations = FILE} or {listed = FILE}"):
+    with pytest.raises(
+        ConfigError,
+        match="or {imported = FILE} or {with_demonstrations = FILE} or {with_prefixes = FILE} or {listed = FILE}",
+    ):
         experiment({"rows": {"nothing": "a"}})
