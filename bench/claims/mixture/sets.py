@@ -90,15 +90,15 @@ def drawn(rng: random.Random, scale: Scale, family: str, tier: Tier, split: str)
 
 
 def problems(scale: Scale, split: str) -> list[Row]:
-    """A set, families in turn, no statement twice; the held-out one has both tiers."""
+    """A set without any statement twice; the held-out one has both tiers."""
     tiers: tuple[Tier, ...] = ("usual", "harder") if split == "heldout" else ("usual",)
+    columns = {(tier, family): _distinct(scale, family, tier, split) for tier in tiers for family in FAMILIES}
     found = []
-    for tier in tiers:
-        columns = [_distinct(scale, family, tier, split) for family in FAMILIES]
-        for number, rows in enumerate(zip(*columns, strict=True)):
-            for family, row in zip(FAMILIES, rows, strict=True):
-                name = f"{split}-{tier}-{family}-{number:05d}"
-                found.append({"problem_id": name, "split": split, **asked(row)})
+    for number in range(scale.problems[split]):
+        # in turn, so that the first problems of a set are of every family and tier
+        for (tier, family), rows in columns.items():
+            name = f"{split}-{tier}-{family}-{number:05d}"
+            found.append({"problem_id": name, "split": split, **asked(rows[number])})
     return found
 
 
