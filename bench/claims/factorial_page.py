@@ -6,7 +6,7 @@ tables again and compares.
 
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from typing import Any
 import polars as pl
 
 from bench.claims.bootstrap import Cells, Estimate, estimate
-from bench.claims.factorial import BETA1, BETA2, METHODS, RATES, RATES_ALONE
+from bench.claims.factorial import METHODS
 from bench.claims.page import DATA, written
 from bench.claims.verdicts import Asked, asked_table, table
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "factorial.md"
-BEDS = {"demo": "1"}
-STEPS = {270: "three passes", 90: "one pass"}
+BEDS = {"demo": "1", "countdown": "2"}
+STEPS = {400: "400 updates", 270: "three passes", 90: "one pass"}
 FACTORS = ("tapered", "unanchored", "both", "positives", "clip", "asymmetric")
 POINT = 0.01
 """Margin of "as sharp" and "no narrower"."""
@@ -104,10 +104,9 @@ def summary() -> str:
     """Every question of the criteria, for each bed and number of passes."""
     asked: list[Asked] = []
     for bed, number in BEDS.items():
-        if not rows(bed):
-            continue
         for step, passes in STEPS.items():
-            asked += of_bed(bed, f"bed {number}, {passes}", step)
+            if cells(bed, "oapl", step):
+                asked += of_bed(bed, f"bed {number}, {passes}", step)
     return asked_table(asked) if asked else "**Not run yet.**"
 
 
@@ -147,7 +146,6 @@ def _yes(found: Estimate) -> str:
 
 def methods(bed: str, step: int) -> str:
     """A row a method: the setting chosen, and what it comes to on held-out problems."""
-    chosen = {row["method"]: row["arm"] for row in tried(bed)["chosen"]}
     asked = (("greedy", 1), ("t06", 1), ("t06", 4), ("t1", 1), ("t1", 4), ("t1", 16))
     head = ("method", "setting", "greedy", "T = 0.6: k = 1", "k = 4", "T = 1: k = 1", "k = 4", "k = 16")
     found = []
@@ -159,7 +157,7 @@ def methods(bed: str, step: int) -> str:
         own = rows(bed)[method, at, "t1"].values()
         means = [statistics.fmean(x for x in row["rarefied"] if x is not None) for row in own if any(row["rarefied"])]
         tokens = statistics.fmean(row["tokens"] for row in own)
-        setting = chosen.get(method, "").partition(" ")[2]
+        setting = next(row["arm"] for row in rows(bed)[method, at, "t1"].values()).partition(" ")[2]
         width = f"{statistics.fmean(means):.2f}" if means else ""
         found.append((name, setting, *shares, width, f"{tokens:.1f}"))
     return table((*head, "different of four", "tokens"), found)
@@ -167,31 +165,32 @@ def methods(bed: str, step: int) -> str:
 
 def tuning(bed: str) -> str:
     """Validation answers right, in percent, of each method's best, second and worst setting; edges that were best."""
-    head = ("method", "best", "second", "worst", "at an edge of what was tried")
+    head = ("method", "setting", "best", "second", "worst", "of so many", "at an edge of what was tried")
     chosen, found = {row["method"]: row["arm"] for row in tried(bed)["chosen"]}, []
-    for method, name in METHODS.items():
-        most = max((row["bases"] for row in tried(bed)["tried"]), default=0)
-        own = [row for row in tried(bed)["tried"] if row["arm"].split()[0] == method and row["bases"] == most]
-        shares = sorted((row["right"] for row in own), reverse=True)
-        if len(shares) > 1:
-            shown = (f"{100 * share:.1f}" for share in (shares[0], shares[1], shares[-1]))
-            found.append((name, *shown, ", ".join(edges(chosen[method]))))
+    most = max((len(row["by_base"]) for row in tried(bed)["tried"]), default=0)
+    for method, best in [(method, chosen[method]) for method in METHODS if method in chosen]:
+        own = {row["arm"]: row["by_base"] for row in tried(bed)["tried"] if row["arm"].split()[0] == method}
+        means = [statistics.fmean(shares.values()) for shares in own.values() if len(shares) == most]
+        first, *_, last = shares = sorted(means, reverse=True)
+        shown = (f"{100 * share:.1f}" for share in (first, shares[1], last))
+        at_edge = ", ".join(edges(best, list(own)))
+        found.append((METHODS[method], best.partition(" ")[2], *shown, str(len(own)), at_edge))
     return table(head, found)
 
 
-def edges(arm: str) -> list[str]:
-    """Settings of an arm that are the least or the most that was tried."""
-    method, *settings = arm.split()
-    ends = {"beta2": BETA2, "beta1": BETA1, "rate": RATES if len(settings) > 1 else RATES_ALONE}
-    if method == "asymmetric":
-        ends.pop("beta2")
-    values = {name: float(value) for name, _, value in (one.partition("=") for one in settings)}
+def edges(arm: str, known: Sequence[str]) -> list[str]:
+    """Settings of an arm that are the least or the most of those of known arms."""
     found = []
-    for name, value in values.items():
-        known = ends.get(name, ())
-        if known and value in (min(known), max(known)):
-            found.append(f"{'least' if value == min(known) else 'most'} {name}")
+    for name, value in values(arm).items():
+        of_all = {values(one)[name] for one in known}
+        if len(of_all) > 1 and value in (min(of_all), max(of_all)):
+            found.append(f"{'least' if value == min(of_all) else 'most'} {name}")
     return found
+
+
+def values(arm: str) -> dict[str, float]:
+    """Settings by name."""
+    return {name: float(value) for name, _, value in (one.partition("=") for one in arm.split()[1:])}
 
 
 if __name__ == "__main__":

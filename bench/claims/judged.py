@@ -1,11 +1,11 @@
 """Judge what the arms of `many_arms.py` answered.
 
-``python -m bench.claims.judged choose ANSWERS --runs DIR --bed demo --to DATA`` judges the validation answers of plan
-`tuning` and gives each method the setting with the most correct ones: DATA/factorial_BED.json says which, of what.
-``... judge ...`` judges the held-out answers of the other plans: DATA/factorial_BED.parquet has a row for each (method,
-base, step, way), with the correct answers of each problem and how many different ones they are. ANSWERS has the jobs'
-files, DIR/BASE the run folders that the bases came from. A bed's programs run in the sandbox, once for each different
-answer; Countdown's are read (`diversity.py`).
+``python -m bench.claims.judged choose ANSWERS --runs DIR --bed demo --to DATA`` judges the validation answers of the
+plans that choose settings, and gives each method the one with the most correct ones: DATA/factorial_BED.json says
+which, of what. ``... judge ...`` judges the held-out answers of the other plan: DATA/factorial_BED.parquet has a row
+for each (method, base, step, way), with the correct answers of each problem and how many different ones they are.
+ANSWERS has the jobs' files, DIR/BASE the run folders that the bases came from. A bed's programs run in the sandbox,
+once for each different answer; Countdown's are read (`diversity.py`).
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import polars as pl
 
+from bench.claims.many_arms import TUNING
 from bench.claims.sampled import TUNED_BY, WAYS
 from oapl_core.progress import say
 
@@ -122,7 +123,7 @@ def main() -> None:
     parser.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
     jobs = [Job.read(path) for path in sorted(options.answers.glob(f"{options.bed}-*.npz"))]
-    jobs = [job for job in jobs if (job.plan == "tuning") == (options.verb == "choose")]
+    jobs = [job for job in jobs if (job.plan in TUNING) == (options.verb == "choose")]
     if not jobs:
         sys.exit(f"{options.answers}: has no answers to {options.verb} of bed {options.bed}")
     write = write_chosen if options.verb == "choose" else write_results
@@ -184,7 +185,10 @@ def write_chosen(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None:
     known.judge(jobs, wanted)
     shares = validation(jobs, wanted, known)
     chosen = [{"method": method, "arm": arm} for method, arm in sorted(choose(shares).items())]
-    tried = [{"arm": arm, "right": round(share, 4), "bases": bases} for arm, (share, bases) in sorted(shares.items())]
+    tried = [
+        {"arm": arm, "by_base": {base: round(share, 4) for base, share in sorted(own.items())}}
+        for arm, own in sorted(shares.items())
+    ]
     to.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"chosen": chosen, "tried": tried}, indent=0)
     (to / f"factorial_{bed}.json").write_text(text + "\n")
@@ -215,8 +219,8 @@ def write_results(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None
     frame.write_parquet(to / f"factorial_{bed}.parquet", compression="zstd", compression_level=19)
 
 
-def validation(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> dict[str, tuple[float, int]]:
-    """Share of correct validation answers of each arm, mean over bases, and how many bases have it."""
+def validation(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> dict[str, dict[str, float]]:
+    """Share of correct validation answers of each arm, by base."""
     right, answers = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for job, rows in zip(jobs, wanted, strict=True):
         columns = [job.rows[name][rows].tolist() for name in ("arm", "answer", "count")]
@@ -224,22 +228,24 @@ def validation(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> dict
             key = (job.about["arms"][arm], job.about["base"])
             answers[key] += count
             right[key] += count * (known.right(job, at) is not None)
-    by_arm = defaultdict[str, list[float]](list)
+    by_arm = defaultdict[str, dict[str, float]](dict)
     for (arm, base), many in answers.items():
-        by_arm[arm].append(right[arm, base] / many)
-    return {arm: (sum(own) / len(own), len(own)) for arm, own in by_arm.items()}
+        by_arm[arm][base] = right[arm, base] / many
+    return by_arm
 
 
-def choose(shares: Mapping[str, tuple[float, int]]) -> dict[str, str]:
-    """The arm of each method with the most correct validation answers, of those that every base has.
+def choose(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """The arm of each method with the most correct validation answers, mean over bases, of those that every base has.
 
-    An arm that diverged on a base has no answers there. Equal ones: the first by name.
+    An arm that diverged on a base has no answers there; one that was tried on fewer bases is no candidate. Equal ones:
+    the first by name.
     """
     found: dict[str, str] = {}
-    most = max(bases for _, bases in shares.values())
-    for arm, (share, bases) in sorted(shares.items()):
+    most = max(map(len, shares.values()))
+    means = {arm: sum(own.values()) / most for arm, own in sorted(shares.items()) if len(own) == most}
+    for arm, mean in means.items():
         method = arm.split()[0]
-        if arm != "base" and bases == most and (method not in found or share > shares[found[method]][0]):
+        if arm != "base" and (method not in found or mean > means[found[method]]):
             found[method] = arm
     return found
 

@@ -5,9 +5,10 @@ job in a process of its own; ``one`` runs one job. A job is a base, a plan and a
 DIR/JOB.npz: which answer each arm gave how often (``judged.py`` reads it). A job that is there is left alone, so make
 jobs small: what a killed one had is lost.
 
-    tuning          every setting, one pass; validation answers at T = 0.6
-    one-pass        the chosen setting (``--chosen``) of the methods that make one pass; held-out answers
-    three-passes    the same of those that make three; held-out answers after the first and the last
+    tuning    the six settings of each method that were tried first, one pass; validation answers at T = 0.6
+    wider     the six that were tried later, the same
+    again     the best four of each method on ``--best-of BASE``, by what ``--chosen`` says of it; the same
+    long      the chosen setting (``--chosen``) of each method, 400 updates; held-out answers after 90, 270 and 400
 """
 
 import argparse
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from bench.claims.side_by_side import Rollouts, SideArm, SideBySide
 
 GROUPS_PER_STEP, PASS = 8, 90
-PASSES = {"tuning": 1, "one-pass": 1, "three-passes": 3}
-MEASURED = {"validation": 80, "heldout": 100}
+ANSWERED = {"tuning": (90,), "wider": (90,), "again": (90,), "long": (90, 270, 400)}
+"""Of each plan, after how many updates arms answer; the last is where they end."""
+TUNING = ("tuning", "wider", "again")
+MEASURED = {"validation": 80, "heldout": 200}
 """The first so many problems of a split."""
 
 
@@ -43,6 +46,10 @@ class Job:
     plan: str
     part: int
     parts: int
+    methods: Sequence[str] = ()
+    """These alone; none named: all."""
+    best_of: str = ""
+    """Base whose best settings plan ``again`` tries."""
 
     @property
     def name(self) -> str:
@@ -55,8 +62,10 @@ def main() -> None:
     parser.add_argument("verb", choices=["all", "one"])
     parser.add_argument("carried", type=Path)
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--plans", nargs="+", required=True, choices=list(PASSES))
+    parser.add_argument("--plans", nargs="+", required=True, choices=list(ANSWERED))
     parser.add_argument("--chosen", type=Path, help="what `judged choose` wrote")
+    parser.add_argument("--best-of", default="", help="base whose best settings plan `again` tries")
+    parser.add_argument("--methods", nargs="*", default=[], help="these alone; else all")
     parser.add_argument("--bases", nargs="*", help="names of carried bases, in this order; else all")
     parser.add_argument("--parts", type=int, default=2, help="shares of the arms")
     parser.add_argument("--at-once", type=int, default=1)
@@ -72,11 +81,12 @@ def main() -> None:
 
             # processes that share a GPU: each gives back what it caches before it takes another's part
             torch.cuda.set_per_process_memory_fraction(options.memory_share)
-        job = Job(bases[0], options.plans[0], options.part, options.parts)
+        job = Job(bases[0], options.plans[0], options.part, options.parts, options.methods, options.best_of)
         run(options.carried, job, options.to, options.chosen, options.steps)
         return
     shares = range(options.parts)
-    jobs = [Job(base, plan, part, options.parts) for plan in options.plans for base in bases for part in shares]
+    own = options.parts, options.methods, options.best_of
+    jobs = [Job(base, plan, part, *own) for plan in options.plans for base in bases for part in shares]
     missing = [job for job in jobs if not (options.to / f"{job.name}.npz").exists()]
     run_all(options.carried, missing, options.to, options.at_once, options.chosen)
 
@@ -103,6 +113,8 @@ def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int, chosen: 
             str(job.part),
             "--parts",
             str(job.parts),
+            *(["--best-of", job.best_of] if job.best_of else []),
+            *(["--methods", *job.methods] if job.methods else []),
         ]
         for job in jobs
     }
@@ -121,21 +133,22 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with gzip.open(carried / f"{job.base}.json.gz", "rt") as file:
         facts = json.load(file)
-    of_pass, passes = min(PASS, steps or PASS), PASSES[job.plan]
+    of_pass = min(PASS, steps or PASS)
+    answered = ANSWERED[job.plan] if of_pass == PASS else (of_pass,)
     rollouts, own = rollouts_of(facts, of_pass * GROUPS_PER_STEP), arms_of(job, chosen)
     side = SideBySide(loaded(carried / facts["model"], device), own, rollouts, seed=facts["seed"])
-    is_tuning = job.plan == "tuning"
+    is_tuning = job.plan in TUNING
     ways = [TUNED_BY] if is_tuning else WAYS
     kept = Answers(facts, [arm.name for arm in own], "validation" if is_tuning else "heldout", ways)
     model = loaded(carried / facts["model"], device)
     if job.part == 0:
         kept.add(model, "base", 0)
     order = rollouts.steps(GROUPS_PER_STEP)
-    for epoch in range(1, passes + 1):
-        side.train(order, epoch)
-        print(f"{job.name}: pass {epoch}/{passes} | {time.monotonic() - started:.1f} s", flush=True)
-        if epoch in (1, passes):
-            kept.add_all(side, model, epoch * of_pass)
+    for epoch in range(1, -(-answered[-1] // of_pass) + 1):
+        side.train(order, epoch, most=answered[-1] - side.updates)
+        print(f"{job.name}: {side.updates} updates | {time.monotonic() - started:.1f} s", flush=True)
+        if side.updates in answered:
+            kept.add_all(side, model, side.updates)
             print(f"{job.name}: answered | {time.monotonic() - started:.1f} s", flush=True)
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     name = job.name if of_pass == PASS else f"{job.name}.{of_pass}-steps"  # a trial is not taken for the job
@@ -146,17 +159,21 @@ def arms_of(job: Job, chosen: Path | None) -> "list[SideArm]":
     """A job's share of its plan's arms.
 
     Raises:
-        SystemExit: the plan needs chosen settings.
+        SystemExit: the plan needs chosen settings, or those of another base.
     """
-    from bench.claims.factorial import THREE_PASSES, arms
+    from bench.claims.factorial import arms, best, wider
 
-    if job.plan == "tuning":
-        return arms()[job.part :: job.parts]
-    if chosen is None:
+    if job.plan in ("tuning", "wider"):
+        own = arms() if job.plan == "tuning" else wider()
+    elif chosen is None:
         sys.exit(f"{job.plan}: --chosen FILE is missing; `python -m bench.claims.judged choose` writes it")
-    names = {row["arm"] for row in json.loads(chosen.read_text())["chosen"]}
-    makes_three = job.plan == "three-passes"
-    own = [arm for arm in arms() if arm.name in names and (arm.name.split()[0] in THREE_PASSES) == makes_three]
+    elif job.plan == "again":
+        if not (own := best(json.loads(chosen.read_text())["tried"], job.best_of)):
+            sys.exit(f"again: {chosen} has no settings of base {job.best_of!r}; name one that it has as --best-of")
+    else:
+        names = {row["arm"] for row in json.loads(chosen.read_text())["chosen"]}
+        own = [arm for arm in [*arms(), *wider()] if arm.name in names]
+    own = [arm for arm in own if not job.methods or arm.name.split()[0] in job.methods]
     return own[job.part :: job.parts]
 
 

@@ -1,8 +1,11 @@
 """Answers of a small model to many prompts, in one batch, by transformers: for thousands of short answers on a GPU.
 
-A row of the batch is an answer. Its tokens are drawn from the model's distribution at the row's temperature and top-p,
-by the inverse of the cumulative distribution at numbers that depend on the seed, the row and the position alone: arms
-that are compared get the same numbers. Log-probs of training rollouts never come from here; vLLM samples those.
+An answer's tokens are drawn from the model's distribution at its temperature and top-p, by the inverse of the
+cumulative distribution at numbers that depend on the seed, the answer and the position alone: arms that are compared
+get the same numbers. A row of the batch is a beginning that one answer or many have. Log-probs of training rollouts
+never come from here; vLLM samples those.
+
+Axes: R answers, N different beginnings of them, V tokens of the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -15,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 MOST_ROWS = 8192
-"""Rows that are sampled at once: each keeps its keys and values."""
+"""Answers that are sampled at once: each different beginning keeps its keys and values."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Way:
     answers: int
 
 
-WAYS = (Way("t1", 1.0, 1.0, 16), Way("t06", 0.6, 0.95, 8), Way("greedy", 0.0, 1.0, 1))
+WAYS = (Way("t1", 1.0, 1.0, 16), Way("t06", 0.6, 0.95, 16), Way("greedy", 0.0, 1.0, 1))
 """Held-out answers."""
 TUNED_BY = Way("t06", 0.6, 0.95, 16)
 """Validation answers, which settings are chosen by."""
@@ -65,51 +68,46 @@ def _sampled(
     cache = DynamicCache()
     place = (seen.cumsum(1) - 1).clamp(min=0)
     out = model(input_ids=ids, attention_mask=seen, position_ids=place, past_key_values=cache, logits_to_keep=1)
-    cache.batch_repeat_interleave(answers)
-    logits, seen = out.logits[:, -1].repeat_interleave(answers, 0), seen.repeat_interleave(answers, 0)
-    place = place[:, -1:].repeat_interleave(answers, 0)
-    of_answer = [way for way in ways for _ in range(way.answers)] * len(prompts)
-    temperature = torch.tensor([way.temperature for way in of_answer], device=device)
-    top_p = torch.tensor([way.top_p for way in of_answer], device=device)
+    logits_NV, place = out.logits[:, -1], place[:, -1:]
+    way_R = torch.tensor([n for n, way in enumerate(ways) for _ in range(way.answers)] * len(prompts), device=device)
     uniform, end = uniform_PAT.flatten(0, 1).to(device), torch.tensor(list(ends), device=device)
-    found = torch.full((len(of_answer), most), -1, dtype=torch.int16, device=device)
-    alive = torch.arange(len(of_answer), device=device)
+    found = torch.full((len(way_R), most), -1, dtype=torch.int16, device=device)
+    alive = torch.arange(len(way_R), device=device)
+    beginning_R = alive // answers
     for t in range(most):
-        token = drawn(logits, temperature[alive], top_p[alive], uniform[alive, t])
+        token = torch.zeros_like(alive)
+        for number, way in enumerate(ways):
+            own = (way_R[alive] == number).nonzero()[:, 0]
+            token[own] = drawn(logits_NV, beginning_R[own], uniform[alive[own], t], way)
         found[alive, t] = token.to(torch.int16)
         going = ~torch.isin(token, end)
-        left = int(going.sum())
-        if not left or t + 1 == most:
+        alive, token, before = alive[going], token[going], beginning_R[going]
+        if not len(alive) or t + 1 == most:
             break
-        # rows that ended are computed too, until half of them have
-        if left < 0.6 * len(going):
-            cache.batch_select_indices(going.nonzero()[:, 0])
-            alive, seen, place, token = (x[going] for x in (alive, seen, place, token))
-        seen, place = torch.cat([seen, torch.ones_like(seen[:, :1])], 1), place + 1
+        # answers that have begun alike are computed once: of a trained policy most have
+        pairs, beginning_R = torch.unique(before * logits_NV.shape[1] + token, return_inverse=True)
+        before, token = pairs // logits_NV.shape[1], pairs % logits_NV.shape[1]
+        cache.batch_select_indices(before)
+        seen, place = torch.cat([seen[before], torch.ones_like(before)[:, None]], 1), place[before] + 1
         given = {"attention_mask": seen, "position_ids": place, "past_key_values": cache}
-        logits = model(input_ids=token[:, None], **given).logits[:, -1]
-    tokens_RT = found.cpu().numpy().astype(np.int16)
-    # what a row that had ended was still given
-    is_end = np.isin(tokens_RT, list(ends))
-    behind = (np.cumsum(is_end, axis=1) - is_end) > 0
-    tokens_RT[behind] = -1
-    return tokens_RT.reshape(len(prompts), answers, most)
+        logits_NV = model(input_ids=token[:, None], **given).logits[:, -1]
+    return found.cpu().numpy().astype(np.int16).reshape(len(prompts), answers, most)
 
 
-def drawn(logits_RV: Tensor, temperature_R: Tensor, top_p_R: Tensor, uniform_R: Tensor) -> Tensor:
-    """A token of each row, [R]: the one at whose place the cumulative distribution passes the row's number."""
-    logits_RV = logits_RV.float()
-    is_greedy = temperature_R == 0
-    probability = torch.softmax(logits_RV / temperature_R.where(~is_greedy, 1.0)[:, None], -1)
-    token_R = _at(probability.cumsum(-1), uniform_R)
-    cut = (top_p_R < 1).nonzero()[:, 0]  # only these are sorted, which is a quarter of the time
-    if len(cut):
-        sorted_RV, order_RV = probability[cut].sort(-1, descending=True)
-        before_RV = sorted_RV.cumsum(-1) - sorted_RV
-        # the fewest likeliest tokens whose probabilities reach top_p, as vLLM takes them
-        kept_RV = sorted_RV * (before_RV < top_p_R[cut][:, None])
-        token_R[cut] = order_RV.gather(1, _at(kept_RV.cumsum(-1), uniform_R[cut])[:, None])[:, 0]
-    return token_R.where(~is_greedy, logits_RV.argmax(-1))
+def drawn(logits_NV: Tensor, beginning_R: Tensor, uniform_R: Tensor, way: Way) -> Tensor:
+    """A token of each row, [R], behind its beginning, one of N: where the cumulative distribution passes its number."""
+    own, at_R = beginning_R.unique(return_inverse=True)
+    logits_NV = logits_NV[own].float()
+    if way.temperature == 0:
+        return logits_NV.argmax(-1)[at_R]
+    probability_NV = torch.softmax(logits_NV / way.temperature, -1)
+    if way.top_p == 1:
+        return _at(probability_NV.cumsum(-1)[at_R], uniform_R)
+    sorted_NV, order_NV = probability_NV.sort(-1, descending=True)
+    before_NV = sorted_NV.cumsum(-1) - sorted_NV
+    # the fewest likeliest tokens whose probabilities reach top_p, as vLLM takes them
+    kept_NV = sorted_NV * (before_NV < way.top_p)
+    return order_NV[at_R, _at(kept_NV.cumsum(-1)[at_R], uniform_R)]
 
 
 def _at(cumulative_RV: Tensor, uniform_R: Tensor) -> Tensor:

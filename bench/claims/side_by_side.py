@@ -105,8 +105,9 @@ class SideBySide:
         advantage_S[kept_S] = objective.advantages(reward_S[kept_S], rollouts.group_S[kept_S])
         return reward_S, kept_S, advantage_S
 
-    def train(self, steps: Sequence[list[int]], epoch: int = 1, first_step: int = 0) -> None:
-        """One pass over ``steps``; later ones than the first take them in another order, as ``InOrder`` does.
+    def train(self, steps: Sequence[list[int]], epoch: int = 1, first_step: int = 0, most: int | None = None) -> None:
+        """One pass over ``steps``, or its first ``most``; later ones than the first take them in another order, as
+        ``InOrder`` does.
 
         Raises:
             ValueError: a step that the pipeline's trainer would leave out for one arm and make for another.
@@ -118,7 +119,7 @@ class SideBySide:
         if epoch > 1:
             torch.manual_seed(derive_seed(self.seed, "order of passes", first_step, epoch) % 2**63)
             order = torch.randperm(len(order)).tolist()
-        made = [self.step_of(steps[number]) for number in order]
+        made = [self.step_of(steps[number]) for number in order[:most]]
         for number, step in enumerate(made):
             self._renew(made, number)
             self.step(step, number)

@@ -8,7 +8,9 @@ def test_every_table_is_what_the_data_give() -> None:
     assert factorial_page.page(text) == text
 
 
-def test_an_edge_is_named() -> None:
-    assert factorial_page.edges("oapl beta2=0.03 rate=0.0005") == ["least beta2"]
-    assert factorial_page.edges("topr rate=0.004") == ["most rate"]
-    assert factorial_page.edges("asymmetric beta2=0.01 below=0.3 rate=0.001") == ["most rate"]
+def test_an_edge_is_of_what_was_tried() -> None:
+    known = ["oapl beta2=0.1 rate=0.001", "oapl beta2=0.1 rate=0.002", "oapl beta2=0.3 rate=0.002"]
+    known += ["oapl beta2=0.3 rate=0.004"]
+    assert factorial_page.edges("oapl beta2=0.3 rate=0.002", known) == ["most beta2"]
+    assert factorial_page.edges("oapl beta2=0.1 rate=0.001", known) == ["least beta2", "least rate"]
+    assert factorial_page.edges("oapl beta2=0.3 rate=0.002", known[2:]) == ["least rate"]

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from math import comb
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.claims.judged import Job, Key, Known, choose, heldout, rarefied, validation
+from bench.claims.judged import ByReading, Job, Key, Known, choose, heldout, rarefied, validation
 from bench.claims.sampled import WAYS
 
 NAMES = {way.name: number for number, way in enumerate(WAYS)}
@@ -65,7 +67,7 @@ def test_settings_are_chosen_at_one_temperature_and_nothing_is_judged_twice() ->
     known.judge(jobs, wanted)
     known.judge(jobs, wanted)
     shares = validation(jobs[:1], wanted[:1], known)
-    assert shares["oapl rate=2"] == (9 / 16, 1)
+    assert shares["oapl rate=2"] == {"demo-seed6": 9 / 16}
     assert choose(shares) == {"oapl": "oapl rate=2", "topr": "topr rate=1"}
     assert len(judge.asked) == 4 and not any(key[1][:2] == np.int16(9).tobytes() for key in judge.asked)
 
@@ -82,8 +84,35 @@ def test_right_answers_are_counted_by_problem_and_by_text() -> None:
     assert found["oapl", "t1"]["tokens"] == 2 * 32 / (16 * 3)
 
 
-def test_an_arm_without_answers_on_a_base_is_not_chosen() -> None:
-    assert choose({"oapl rate=1": (0.2, 2), "oapl rate=2": (0.9, 1)}) == {"oapl": "oapl rate=1"}
+def test_settings_are_chosen_by_the_mean_of_the_bases_that_all_have() -> None:
+    # the second has no answers on a base; the third is the best on one and the fourth on both together
+    shares = {"oapl rate=1": {"a": 0.2, "b": 0.2}, "oapl rate=2": {"a": 0.9}}
+    shares |= {"oapl rate=3": {"a": 0.8, "b": 0.1}, "oapl rate=4": {"a": 0.4, "b": 0.6}, "base": {"a": 1.0, "b": 1.0}}
+    assert choose(shares) == {"oapl": "oapl rate=4"}
+
+
+def test_countdowns_programs_are_read_and_equal_ones_are_one(tmp_path: Path) -> None:
+    from oapl_core.tables import PROBLEMS, write_table
+
+    tests = [{"input": "24\n4 8 2 9\n", "output": ""}]
+    row = {name: None for name, _ in PROBLEMS} | {"problem_id": "p", "statement": "", "tests": tests}
+    write_table(tmp_path / "problems.parquet", PROBLEMS, [row])
+    judge = ByReading(SimpleNamespace(problems=tmp_path / "problems.parquet"))
+    texts = {
+        "right": ("```python\nprint('(4+8)*2')\n```", False),
+        "the same": ("```python\nprint('2*(8+4)')\n```", False),
+        "another": ("```python\nprint('4*(8-2)')\n```", False),
+        "a number twice": ("```python\nprint('4*8-8')\n```", False),
+        "another target": ("```python\nprint('4*8')\n```", False),
+        "no expression": ("```python\nprint('4*')\n```", False),
+        "no print": ("```python\nx = '(4+8)*2'\n```", False),
+        "no program": ("(4+8)*2", False),
+        "cut": ("```python\nprint('(4+8)*2')", True),
+    }
+    right = judge.judge({("p", name.encode()): text for name, text in texts.items()})
+    found = {key[1].decode(): text for key, text in right.items()}
+    assert set(found) == {"right", "the same", "another"}
+    assert found["right"] == found["the same"] != found["another"]
 
 
 @pytest.mark.parametrize("counts", [{"a": 4}, {"a": 1, "b": 1, "c": 1, "d": 1}, {"a": 3, "b": 2}, {"a": 10, "b": 1}])

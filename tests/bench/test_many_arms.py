@@ -23,6 +23,7 @@ def carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sampled, "TUNED_BY", WAYS[1])
     monkeypatch.setattr(many_arms, "GROUPS_PER_STEP", 2)
     monkeypatch.setattr(many_arms, "PASS", 2)
+    monkeypatch.setattr(many_arms, "ANSWERED", {**dict.fromkeys(many_arms.TUNING, (2,)), "long": (2, 5)})
     write_tiny_model(tmp_path / "models" / "tiny", sharpness=5.0)
     rows: list[dict[str, Any]] = [
         {"problem": f"t{group}", "group": group, "response_ids": [20 + s, 21], "logprobs": [-3.0, -3.0]}
@@ -64,37 +65,57 @@ def test_tuning_tries_settings_on_validation_problems_at_one_temperature(carried
 
 def test_every_answer_of_the_chosen_arms_is_counted(carried: Path, tmp_path: Path) -> None:
     chosen = tmp_path / "chosen.json"
-    names = ["oapl beta2=0.1 rate=0.001", "topr rate=0.004", "clip beta2=0.1 rate=0.001"]
+    names = ["oapl beta2=0.1 rate=0.001", "topr rate=0.004", "clip beta2=0.3 rate=0.001"]
     chosen.write_text(json.dumps({"chosen": [{"arm": name} for name in names]}))
-    job = Job("tiny-seed0", "three-passes", 0, 1)
+    job = Job("tiny-seed0", "long", 0, 1)
     run(carried, job, tmp_path, chosen)
     about, columns = read(tmp_path / f"{job.name}.npz")
-    assert about["arms"] == ["base", *names[:2]] and about["problems"] == ["h0", "h1", "h2"]
-    for arm in range(3):
-        for step in (2, 6) if arm else (0,):
+    assert set(about["arms"]) == {"base", *names} and about["problems"] == ["h0", "h1", "h2"]
+    for arm in range(4):
+        for step in (2, 5) if arm else (0,):
             for number, way in enumerate(WAYS):
                 assert counted(columns, arm, step, number, 3) == [way.answers] * 3
+    assert set(columns["step"]) == {0, 2, 5}
     assert len(np.unique(columns["answers"], axis=0)) == len(columns["answers"])
-    one = Job("tiny-seed0", "one-pass", 0, 1)
-    run(carried, one, tmp_path, chosen)
-    about, columns = read(tmp_path / f"{one.name}.npz")
-    assert about["arms"] == ["base", names[2]] and set(columns["step"]) == {0, 2}
+    one = Job("tiny-seed0", "long", 0, 1, ("topr", "rft"))
+    assert [arm.name for arm in many_arms.arms_of(one, chosen)] == ["topr rate=0.004"]
     with pytest.raises(SystemExit, match="--chosen FILE is missing"):
         run(carried, one, tmp_path)
+
+
+def test_a_second_base_tries_the_best_of_the_first(tmp_path: Path) -> None:
+    tried = [{"arm": arm.name, "by_base": {"a": i / 100, "b": -i}} for i, arm in enumerate(factorial.wider())]
+    tried += [{"arm": factorial.arms()[0].name, "by_base": {"b": 1.0}}, {"arm": "base", "by_base": {"a": 1.0}}]
+    chosen = tmp_path / "chosen.json"
+    chosen.write_text(json.dumps({"tried": tried, "chosen": []}))
+    own = {arm.name for arm in many_arms.arms_of(Job("c", "again", 0, 1, best_of="a"), chosen)}
+    by_method: dict[str, list[str]] = {}
+    for arm in factorial.wider():
+        by_method.setdefault(arm.name.split()[0], []).append(arm.name)
+    assert own == {name for names in by_method.values() for name in names[2:]} and len(own) == 4 * len(by_method)
+    with pytest.raises(SystemExit, match="no settings of base 'c'; name one that it has"):
+        many_arms.arms_of(Job("c", "again", 0, 1, best_of="c"), chosen)
 
 
 def test_what_is_there_is_left_alone_and_a_failure_is_said(
     carried: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jobs = [Job("tiny-seed0", "one-pass", 0, 1)]
-    with pytest.raises(SystemExit, match=r"tiny-seed0.one-pass.0-of-1 failed; their output is in"):
+    jobs = [Job("tiny-seed0", "long", 0, 1, ("topr",), "a")]
+    with pytest.raises(SystemExit, match=r"tiny-seed0.long.0-of-1 failed; their output is in"):
         many_arms.run_all(carried, jobs, tmp_path, 1, None)
-    assert "--chosen FILE is missing" in (tmp_path / "tiny-seed0.one-pass.0-of-1.log").read_text()
+    assert "--chosen FILE is missing" in (tmp_path / "tiny-seed0.long.0-of-1.log").read_text()
     assert "jobs 1/1" in capsys.readouterr().out
 
 
-def test_every_method_has_six_settings_and_names_are_unique() -> None:
-    arms = factorial.arms()
-    assert len({arm.name for arm in arms}) == len(arms) == 6 * len(factorial.METHODS)
-    counts = {method: sum(arm.name.split()[0] == method for arm in arms) for method in factorial.METHODS}
-    assert set(counts.values()) == {6}
+def test_every_method_has_twelve_settings_and_names_are_unique() -> None:
+    first, later = factorial.arms(), factorial.wider()
+    assert len({arm.name for arm in [*first, *later]}) == len(first) + len(later) == 12 * len(factorial.METHODS)
+    for arms in (first, later):
+        counts = {method: sum(arm.name.split()[0] == method for arm in arms) for method in factorial.METHODS}
+        assert set(counts.values()) == {6}
+    methods = {arm.name: (arm.objective.model_dump(), arm.max_grad_norm) for arm in [*first, *later]}
+    warm = methods["asymmetric beta2=0.1 below=0.3 rate=0.001"][0]
+    assert (warm["regression_temperature"], warm["regression_temperature_below"]) == (0.1, 0.3)
+    assert methods["clip beta2=0.3 rate=0.001"][1] == 0.2 and methods["oapl beta2=0.3 rate=0.001"][1] == 1
+    assert methods["both beta2=0.01 rate=0.001"][0]["anchors_good"] is False
+    assert methods["topr-v beta1=3 rate=0.001"][0]["value_temperature"] == 3

@@ -56,8 +56,9 @@ def test_tokens_have_the_frequencies_of_the_distribution() -> None:
     n = 20_000
     uniform = (torch.arange(n) + 0.5) / n
     for temperature, top_p in ((1.0, 1.0), (0.6, 0.95), (0.6, 0.5)):
-        rows = logits.expand(n, 4)
-        token = drawn(rows, torch.full((n,), temperature), torch.full((n,), top_p), uniform)
+        # the second of two beginnings; the first is another distribution
+        rows, way = torch.stack([logits.flip(0), logits]), Way("any", temperature, top_p, n)
+        token = drawn(rows, torch.ones(n, dtype=torch.long), uniform, way)
         expected = torch.softmax(logits / temperature, -1)
         order = expected.argsort(descending=True)
         reached = expected[order].cumsum(0)

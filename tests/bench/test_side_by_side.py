@@ -17,6 +17,7 @@ from oapl_core.objectives.clipped.grpo import GrpoTokenIs
 from oapl_core.objectives.oapl_variant import OaplVariant
 from oapl_core.objectives.supervised import Rft
 from oapl_core.objectives.topr import Topr
+from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import GROUPS, is_correct, write_table
 from oapl_core.training.examples import read_examples
@@ -117,3 +118,16 @@ def test_another_rate_is_another_arm(model: Path, rows: list[dict[str, Any]]) ->
     side.train(rollouts.steps(GROUPS_PER_STEP)[:1])
     one, other = side.weights_of(0), side.weights_of(1)
     assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_pass_may_end_early(model: Path, rows: list[dict[str, Any]]) -> None:
+    rollouts = rollouts_of(rows)
+    steps = rollouts.steps(GROUPS_PER_STEP)
+    torch.manual_seed(derive_seed(3, "order of passes", 0, 2) % 2**63)
+    order = torch.randperm(len(steps)).tolist()
+    cut, whole = (SideBySide(load_model(model).model, ARMS[:1], rollouts, seed=3) for _ in range(2))
+    cut.train(steps, 2, most=3)
+    whole.train([steps[number] for number in order[:3]])
+    assert cut.updates == 3
+    for name, p in cut.weights_of(0).items():
+        assert torch.equal(p, whole.weights_of(0)[name])
