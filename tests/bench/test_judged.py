@@ -86,8 +86,8 @@ def test_right_answers_are_counted_by_problem_and_by_text() -> None:
 
 def test_settings_are_chosen_by_the_mean_of_the_bases_that_all_have() -> None:
     # the second has no answers on a base; the third is the best on one and the fourth on both together
-    shares = {"oapl rate=1": {"a": 0.2, "b": 0.2}, "oapl rate=2": {"a": 0.9}}
-    shares |= {"oapl rate=3": {"a": 0.8, "b": 0.1}, "oapl rate=4": {"a": 0.4, "b": 0.6}, "base": {"a": 1.0, "b": 1.0}}
+    shares = {"oapl rate=1": {"a": 0.2, "b": 0.2}, "oapl rate=2": {"a": 1.0}}
+    shares |= {"oapl rate=3": {"a": 0.8, "b": 0.1}, "oapl rate=4": {"a": 0.4, "b": 0.55}, "base": {"a": 1.0, "b": 1.0}}
     assert choose(shares) == {"oapl": "oapl rate=4"}
 
 
