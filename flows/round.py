@@ -29,6 +29,9 @@ def oapl_round(run: Run) -> str:
     """Bring the first unfinished round to its end: one that was begun, else the next. Meant to be run every night."""
     run_missing(run, preparation(run.config))
     number = next_round(run)
+    finished_rounds = len(run.config.rounds) if number is None else number
+    if finished_rounds:  # a kill may have come between its last step and the report of it
+        run_after(run, finished_rounds - 1)
     if number is None:
         return f"{run.root}: no round is left to do, all {len(run.config.rounds)} are finished"
     run_round(run, number)
@@ -43,6 +46,11 @@ def run_round(run: Run, number: int) -> None:
         if training in wanted(run) and training not in finished(run):
             with sampling_ahead(run, number):
                 run_missing(run, (training,))
+    run_after(run, number)
+
+
+def run_after(run: Run, number: int) -> None:
+    """Run what is missing of the optional steps after round ``number``, and the report that they call for."""
     if after := steps_after(run.config, number):
         resolve("setting", "steps after a round")(run, after)
 

@@ -172,8 +172,10 @@ def _milestones(
             scores.setdefault(one.checkpoint, {})[str(benchmark)] = one
     hashes = {checkpoint: next(iter(of_set.values())).policy_hash for checkpoint, of_set in scores.items()}
     places = {checkpoint: _place(record, checkpoint, made) for checkpoint, made in hashes.items()}
-    chosen = str(record.details(record.run.evaluation()).get("chosen"))
-    if chosen in places:  # other epochs of its round answered held-out problems only to be compared with it
+    end = record.details(record.run.evaluation())
+    chosen = str(end.get("chosen"))
+    if chosen in places and end.get("chosen_on") == "heldout":
+        # other epochs of its round answered held-out problems only to be compared with it
         scores = {c: s for c, s in scores.items() if c == chosen or places[c][0] != places[chosen][0]}
     rounds = [places[checkpoint][0] for checkpoint in scores]
     for checkpoint in sorted(scores, key=lambda name: places[name]):

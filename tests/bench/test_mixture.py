@@ -79,6 +79,12 @@ def test_lines_of_a_derivation(printed: str, lines: list[bool], is_right: bool) 
     assert dependencies.derives("", DERIVATION, printed) is is_right
 
 
+def test_the_first_line_alone_is_no_answer_where_the_value_is_named_as_it_begins() -> None:
+    gold = "mod 7\nb=3\nm=b+2=3+2=5"
+    assert dependencies.derives("", gold, gold)
+    assert not dependencies.derives("", gold, "mod 7")
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**9), scale=st.sampled_from([CORES, GPU]), tier=st.sampled_from(TIERS))
 def test_one_wrong_sign_is_always_found(seed: int, scale: Scale, tier: Tier) -> None:
@@ -225,6 +231,14 @@ def test_reserved_pairs_are_those_of_the_harder_tier_alone() -> None:
         for _ in range(60):
             row = programs.draw(rng, GPU, tier)[1]
             assert programs.has_reserved(programs.program_of(row["answer"])) == (tier == "harder")
+
+
+def test_pretraining_shows_no_reserved_pair_of_a_tier_that_has_none() -> None:
+    rng = random.Random(9)
+    for _ in range(20):
+        row = programs.draw(rng, GPU, "usual")[1]
+        made = itertools.islice(programs.answers(rng, GPU, row), 60)
+        assert not [text for text in made if programs.has_reserved(programs.program_of(text))]
 
 
 def test_programs_that_do_the_same_are_one() -> None:

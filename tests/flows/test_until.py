@@ -183,3 +183,18 @@ def test_a_report_that_a_kill_or_a_failure_left_out_is_written_by_the_next_start
     assert calls(run)[before + 1 :] == ["reports.write", "rollouts.generate round 2"], "also after the next step began"
     play(run, until="sampling", until_round=2)
     assert len(calls(run)) == before + 3, "it is there"
+
+
+def test_the_nightly_flow_writes_it_before_the_next_round_which_measures_nothing(tmp_path: Path) -> None:
+    from flows.round import oapl_round
+
+    run = make_run(tmp_path, 3, evaluation={"every_rounds": 2})
+    oapl_round(run.root)
+    (run.root / "fail").write_text("reports.write=data")
+    oapl_round(run.root)
+    assert calls(run)[-2:] == ["evaluation.interim round 1", "reports.write"]
+    (run.root / "fail").unlink()
+    before = len(calls(run))
+    oapl_round(run.root)
+    assert calls(run)[before : before + 2] == ["reports.write", "rollouts.generate round 2"]
+    assert calls(run)[-1] == "training.train round 2"

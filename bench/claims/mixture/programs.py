@@ -164,4 +164,6 @@ def answers(rng: random.Random, scale: Scale, row: Row) -> Iterator[str]:
         own = list(program)
         if rng.random() < scale.mistaken:
             own[rng.randrange(len(own))] = rng.choice(OPERATIONS)
+        if has_reserved(own) and not has_reserved(program):
+            continue  # pretraining must not show a pair that is the harder tier's alone
         yield answer(own)

@@ -109,6 +109,8 @@ def _figures(record: RunRecord, measured: Results, folder: Path) -> Iterator[Fig
         "pass@k on held-out problems; shaded: 95 % bootstrap interval over problems. k on a logarithmic axis.",
     )
     known = [(s, e) for s in measured.heldout if (e := s.pass_at(1))]
+    # in the order of training: a chosen checkpoint of an earlier round is listed last
+    known.sort(key=lambda one: rollouts_spent(record, one[0].policy_hash))
     spent = [rollouts_spent(record, s.policy_hash) for s, _ in known]
     curve = Curve.of("", spent, [e for _, e in known])
     draw_samples_spent(folder / "samples_spent.png", curve, [label(measured, s.checkpoint) for s, _ in known])

@@ -83,7 +83,8 @@ def _write_answers(run: Run, answers: Mapping[str, list[dict[str, Any]]], is_fin
     with run.writing(run.evaluation(), {}, {}) as draft:
         rows = [row for rows in answers.values() for row in rows]
         draft.rows = tables.write_table(draft.path, tables.EVALUATIONS, rows)
-        draft.details = {"chosen": FORCED if FORCED in answers else "round 1 epoch 1"}
+        forced = {"chosen": FORCED, "chosen_on": "heldout"}
+        draft.details = forced if FORCED in answers else {"chosen": "round 1 epoch 1", "chosen_on": "validation"}
 
 
 def _write_part(run: Run, part: Path, rows: list[dict[str, Any]]) -> None:

@@ -24,6 +24,7 @@ from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.settings.experiment_file import load_experiment, parse_experiment
 from oapl_core.settings.rehearsal import rehearsal
 from oapl_extras.compare.settings import at_the_end
+from oapl_extras.exchange.outgoing import checkpoint_of
 from oapl_extras.interim.interim import interim
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
@@ -90,6 +91,7 @@ def test_the_choice_is_what_reports_commands_and_cleaning_use(tmp_path: Path) ->
         assert shown.marked is not None and shown.rows[shown.marked][0] == "round 0 (chosen)"
     origins = {one["label"]: one["origin"] for one in read(run.card())["settings"]["models"]}
     assert origins["round 0"] == taken["origin"] != origins["round 1"]
+    assert checkpoint_of(run) == (0, 2), "and pushed"
     for rule in ("chosen", "0"):
         gone = {one.name for one in candidates(run, CleaningRules.parse([f"checkpoints={rule}"]))}
         assert run.name(run.checkpoint(0, 2)) not in gone and run.name(run.checkpoint(1, 1)) in gone
