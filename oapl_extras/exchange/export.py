@@ -29,6 +29,7 @@ from oapl_core.settings.experiment_file import parse_as
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 from oapl_core.storable import json_text
+from oapl_core.tables import LOSS_MASK
 from oapl_core.token_columns import COLUMNS
 from oapl_core.turns.rows import columns, is_trajectory, recorded
 from oapl_extras.exchange.chosen import (
@@ -282,7 +283,11 @@ def _rows(
 def _judged(
     run: Run, round_number: int, part: Path, left_out: Counter[str]
 ) -> Iterator[tuple[dict[str, Any], float, list[float]]]:
-    """Yield the rollouts of a part that have a reward, with it and those of their group."""
+    """Yield the rollouts of a part that have a reward, with it and those of their group.
+
+    Raises:
+        DataError: one begins with tokens that nobody sampled.
+    """
     verdicts = tables.read_table(
         run.verdicts(round_number) / part.name, tables.VERDICTS, ["rollout_id", "problem_id", "reward"]
     ).to_pylist()
@@ -300,6 +305,12 @@ def _judged(
                 if judged is None:
                     left_out["verifier_error" if rollout["rollout_id"] in reward else "missing_verdict"] += 1
                     continue
+                if rollout[LOSS_MASK] is not None and not is_trajectory(rollout):
+                    # an exported row has no place for it, and another run would train on what nobody sampled
+                    raise DataError(
+                        f"{part}: {rollout['rollout_id']} begins with a stored answer, which an export cannot mark; "
+                        "export a round without `with_prefixes`, or read the round's own tables"
+                    )
                 yield rollout, judged, rewards[rollout["problem_id"]]
 
 

@@ -17,6 +17,7 @@ from oapl_core.settings.problems import ProblemFiles
 from oapl_core.settings.rows import RowSource
 from oapl_core.settings_group import Share
 from oapl_extras.guidance.exclusions import refuse
+from oapl_extras.guidance.with_demonstrations import WithDemonstrations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,9 @@ class WithPrefixes(RowSource):
         Raises:
             ValueError: says why.
         """
-        refuse(key, own, {"sampling.stop": bool(own.sampling.stop)})
+        # a demonstration that is correct would make a problem pass for one that the policy solves
+        beside = any(isinstance(one.source, WithDemonstrations) for one in own.rounds)
+        refuse(key, own, {"sampling.stop": bool(own.sampling.stop), "rows of `with_demonstrations`": beside})
 
     def around(self, run: "Run", number: int, sampler: "Sampler") -> "Sampler":
         """Return a sampler that has unsolved problems' answers begin with stored ones.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PositiveInt
 
+from oapl_core.errors import ConfigError
 from oapl_core.objectives import Method
 from oapl_core.settings.problems import ProblemFiles
 from oapl_core.settings.rows import RowSource
@@ -68,9 +69,18 @@ class WithDemonstrations(RowSource):
         """Return a sampler that answers the last requests of each group with demonstrations.
 
         Raises:
+            ConfigError: the round's own objective compares with what sampled.
             DataError: a row of the files cannot be used (one line with its place).
         """
         from oapl_extras.guidance.demonstrated import Demonstrated, demonstrated_answers
 
-        own = run.config.of_round(number).sampling.group_size - self.per_group
+        config = run.config.of_round(number)
+        loss = config.objective
+        # a person's own objective is asked here: settings are read without importing it
+        if not isinstance(loss, Method) and loss.loaded(config.training.reference).needs_behavior:
+            raise ConfigError(
+                f"rounds.{number}.rows: objective {loss.name!r} compares every answer with the policy that sampled it, "
+                "and nobody sampled the demonstrations: say needs_behavior = False in the class, or take 'luffy'"
+            )
+        own = config.sampling.group_size - self.per_group
         return Demonstrated(sampler, demonstrated_answers(run, number, self.files), own)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from oapl_core.objectives.options.slow_fast import SlowFast
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.recomputation import recomputed_share
 from oapl_core.planning.room import (
@@ -216,8 +217,9 @@ def _training_s(experiment: Experiment, model: ModelSize) -> float:
     peak = training.peak_tflops or assumed.gpu_tflops
     assert assumed.training_share is not None, "filled"
     # an option of any objective: a step is several updates, unless entropy ends that
-    slow_fast = getattr(experiment.objective, "slow_fast", None)
-    updates = 1 + slow_fast.fast_steps if slow_fast else 1
+    given = getattr(experiment.objective, "slow_fast", None)
+    # of a person's own objective, which a plan does not load, it is still a table
+    updates = 1 if given is None else 1 + SlowFast.model_validate(given).fast_steps
     return updates * again * flops / (1e12 * peak * assumed.training_share)
 
 

@@ -77,8 +77,11 @@ def planned(experiment: Experiment) -> Machine:
 
 
 def largest(config: Experiment) -> Experiment:
-    """Return the settings of the round that needs the most memory: the first of those with the longest answers."""
-    return max(map(config.of_round, range(len(config.rounds))), key=lambda one: one.sampling.max_tokens)
+    """Return the settings of the round that needs the most memory: of those with the longest answers the first whose
+    objective keeps the most beside the weights.
+    """
+    every = map(config.of_round, range(len(config.rounds)))
+    return max(every, key=lambda one: (one.sampling.max_tokens, bytes_beside([one.objective])))
 
 
 def look_ahead(run: Run, tell: Callable[[str], None]) -> None:

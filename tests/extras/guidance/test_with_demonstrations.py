@@ -239,3 +239,15 @@ def test_a_round_of_demonstrations_alone_has_nothing_for_it(tmp_path: Path, mode
     demonstrate(run, 0)
     with pytest.raises(AssertionError, match="has no group of two rows or more, and the objective luffy trains on"):
         train_in_a_process(run)
+
+
+def test_an_objective_of_ones_own_that_compares_with_b_is_refused_before_anything_is_sampled(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "from oapl_core.objectives import Oapl\n\n\nclass Mine(Oapl):\n    pass\n"
+    (tmp_path / "compares.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = shown_run(tmp_path, model, objective={"name": "compares:Mine"})
+    with pytest.raises(ConfigError, match="compares every answer with the policy that sampled it"):
+        generate(run, 0, MadeUpSampler)
+    assert not list(run.rollouts(0).glob("part-*.parquet"))

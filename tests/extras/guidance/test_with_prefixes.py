@@ -16,6 +16,7 @@ from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.settings.rehearsal import rehearsal
 from oapl_core.verdicts.verify import verify
+from oapl_extras.exchange.export import export
 from oapl_extras.guidance.demonstrated import demonstrated_answers
 from oapl_extras.guidance.demonstrated_prefixes import WithPrefixes
 from tests.core.rollouts.slow_sampling import COMMAND
@@ -148,6 +149,23 @@ def test_the_answer_is_judged_whole(tmp_path: Path, model: Path) -> None:
     rows = tables.read_table(run.groups(1), tables.GROUPS).to_pylist()
     assert {row["problem_id"] for row in rows if row["correct"]} == {"sum-0"}
     assert all(row["loss_mask"] and not row["loss_mask"][0] for row in rows if row["problem_id"] == "sum-0")
+
+
+def test_an_export_that_could_not_mark_the_beginnings_is_refused(tmp_path: Path, model: Path) -> None:
+    run = begun(prefixed_run(tmp_path, model))
+    judge(run, 1, {"sum-0"})
+    with pytest.raises(DataError, match="begins with a stored answer, which an export cannot mark") as refused:
+        export(run, 1, tmp_path / "out.parquet")
+    assert "\n" not in str(refused.value) and not (tmp_path / "out.parquet").exists()
+    export(run, 0, tmp_path / "out.parquet")
+    assert (tmp_path / "out.parquet").exists()
+
+
+def test_demonstrations_of_another_round_would_pass_for_what_the_policy_solves(tmp_path: Path, model: Path) -> None:
+    file = str(write_rows(tmp_path / "stored.jsonl", STORED))
+    rounds = [{"rows": {"with_demonstrations": file}}, {"rows": {"with_prefixes": file}}]
+    with pytest.raises(ConfigError, match="with_demonstrations` exclude each other"):
+        guided_run(tmp_path, model, {}, rounds=rounds)
 
 
 def test_a_broken_sampler_is_continued_and_other_verdicts_sample_anew(tmp_path: Path, model: Path) -> None:

@@ -131,6 +131,11 @@ def test_a_step_of_several_updates_is_planned_as_so_many() -> None:
         for given in ((), ("objective.slow_fast.fast_steps=3",))
     )
     assert four == pytest.approx(4 * one)
+    own, usual = (
+        estimate(math('objective={name="my:Own"' + given + "}"), size, counts).rounds[0].training_h
+        for given in ("", ", slow_fast={}")
+    )
+    assert usual == pytest.approx(4 * own), "a plan does not load one of a person's own"
 
 
 def test_the_usual_shape_of_a_size_is_near_known_models() -> None:

@@ -19,7 +19,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
 from oapl_core.settings.training import GPU_TILE
 from oapl_extras.plan.engine_memory import engine_memory
-from oapl_extras.plan.fitting import Fit, Machine, Obstacle, look_ahead
+from oapl_extras.plan.fitting import Fit, Machine, Obstacle, largest, look_ahead
 from oapl_extras.plan.known_size import known_size
 from tests.sampling_run import made_up_model, make_run
 
@@ -70,6 +70,8 @@ def test_what_an_objectives_trainer_keeps_is_in_the_memory_of_a_rank() -> None:
     )
     assert plain and averaged and both
     assert averaged.optimizer / plain.optimizer == pytest.approx(16 / 12)
+    rounds = "rounds=[{}, {objective={name='ppo_ewma'}}]"
+    assert largest(fit(rounds).config).objective.name == "ppo_ewma", "and of rounds the one with the most"
     assert both.optimizer / plain.optimizer == pytest.approx(20 / 12)
 
 
