@@ -29,9 +29,8 @@ def oapl_round(run: Run) -> str:
     """Bring the first unfinished round to its end: one that was begun, else the next. Meant to be run every night."""
     run_missing(run, preparation(run.config))
     number = next_round(run)
-    finished_rounds = len(run.config.rounds) if number is None else number
-    if finished_rounds:  # a kill may have come between its last step and the report of it
-        run_after(run, finished_rounds - 1)
+    if number != 0:  # a kill may have come between the last step of a round and the report of it
+        run_after(run, (len(run.config.rounds) if number is None else number) - 1)
     if number is None:
         return f"{run.root}: no round is left to do, all {len(run.config.rounds)} are finished"
     run_round(run, number)

@@ -13,8 +13,7 @@ class Measurement:
     """Series that the numbers are a point of, for trackers: `heldout`, `validation` or one of an optional stage."""
     step: int
     """Place in the series. Of `validation`: epochs of the last round; of all others: rounds that made the checkpoint
-    (the base model has 0).
-    """
+    (the base model has 0)."""
     round: int | None
     """Round after which it was measured, counted from 0; None: at the end of the run."""
     checkpoint: str

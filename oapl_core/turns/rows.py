@@ -36,6 +36,11 @@ def is_trajectory(row: Mapping[str, Any]) -> bool:
     return row.get("turn_starts") is not None
 
 
+def has_beginning(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row's answer begins with tokens that the model was given."""
+    return row.get(LOSS_MASK) is not None and not is_trajectory(row)
+
+
 def turn_of_each(row: Mapping[str, Any]) -> list[int | None]:
     """Return for each token of a response the number of the turn in which the model said it; None: it did not."""
     ids, starts = row["response_ids"], row.get("turn_starts") or [0]

@@ -160,8 +160,7 @@ def _claimed(run: Run, number: int, parts: Parts, progress: Progress, follow: bo
     """Yield rollout parts that this process is to judge, each claimed, until every part is judged, by whomever.
 
     With `follow` that is when sampling has ended and the ledger has all that it made. Sampling may have ended before
-    this process looks for the first time, so it is not enough to wait for its end.
-    """
+    this process looks for the first time, so it is not enough to wait for its end."""
     sampling, settled = round_steps(number)[0], set[Path]()
     while True:
         over = not follow or has_ended(run, sampling)  # asked before looking: no part is missed

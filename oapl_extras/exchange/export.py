@@ -29,9 +29,8 @@ from oapl_core.settings.experiment_file import parse_as
 from oapl_core.settings.problems import PromptConfig
 from oapl_core.stage import run_verb
 from oapl_core.storable import json_text
-from oapl_core.tables import LOSS_MASK
 from oapl_core.token_columns import COLUMNS
-from oapl_core.turns.rows import columns, is_trajectory, recorded
+from oapl_core.turns.rows import columns, has_beginning, is_trajectory, recorded
 from oapl_extras.exchange.chosen import (
     KINDS,
     SAID,
@@ -305,7 +304,7 @@ def _judged(
                 if judged is None:
                     left_out["verifier_error" if rollout["rollout_id"] in reward else "missing_verdict"] += 1
                     continue
-                if rollout[LOSS_MASK] is not None and not is_trajectory(rollout):
+                if has_beginning(rollout):
                     # an exported row has no place for it, and another run would train on what nobody sampled
                     raise DataError(
                         f"{part}: {rollout['rollout_id']} begins with a stored answer, which an export cannot mark; "
