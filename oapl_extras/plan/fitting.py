@@ -77,8 +77,9 @@ def planned(experiment: Experiment) -> Machine:
 
 
 def largest(config: Experiment) -> Experiment:
-    """Return the settings of the round that needs the most memory: of those with the longest answers the first whose
-    objective keeps the most beside the weights.
+    """Return the settings of the round that needs the most memory.
+
+    Of those with the longest answers it is the first whose objective keeps the most beside the weights.
     """
     every = map(config.of_round, range(len(config.rounds)))
     return max(every, key=lambda one: (one.sampling.max_tokens, bytes_beside([one.objective])))

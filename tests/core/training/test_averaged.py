@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,8 @@ def test_an_average_continues_with_other_ranks_and_another_zero_stage(
     run = run_of(tmp_path, sharp_model, made, processes=2, zero_stage=3)
     stop_after(run, 3)
     run = elsewhere(run, processes=1, zero_stage=1)
-    assert "epochs done: 0 of 2, and " in train_in_a_process(run)
+    # the signal may arrive within the first epoch's last step
+    assert re.search("epochs done: (0 of 2, and|1 of 2)", train_in_a_process(run))
     assert_as_plain(run, plain)
 
 
