@@ -11,6 +11,7 @@ import pytest
 from oapl_core import __version__
 from oapl_core.changing.forking import with_overrides
 from oapl_core.reports.write import write
+from oapl_core.run_folder.ledger import SettingsEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import write_settings
 from tests.site.browser import told_by
@@ -119,6 +120,7 @@ def test_no_column_of_the_pass_rates_is_cut_on_a_laptop_nor_the_interval_on_a_te
 ) -> None:
     made = write_synthetic_run(tmp_path / "runs", Sizes(samples=16))
     rewarded = with_overrides(made.config, ["reward={right_from = 0.5}"], "the test")
+    made.ledger.append(SettingsEntry.of(rewarded.model_dump(mode="json")))
     write_settings(made.root, rewarded, Path.cwd())
     write(Run.open(made.root))
     shutil.copytree(made.report, site / "report-of-a-run", dirs_exist_ok=True)
