@@ -130,7 +130,7 @@ def test_three_processes_share_the_parts_and_sample_each_answer_once(
     model = made_up_model(tmp_path / "model")
     prompts = {"train": [[5, i] for i in range(PROBLEMS)], "validation": [[6]], "heldout": [[7]]}
     run = make_run(tmp_path, model, prompts, engine={"replicas": REPLICAS})
-    monkeypatch.setenv("OAPL_TEST_ANSWER_S", "0.03")
+    monkeypatch.setenv("OAPL_TEST_ANSWER_S", "0.1")
     stage = Stage(COMMAND, run, root)
     assert stage.process.wait() == 0
     outputs = [run.root / "output.txt", *(run.root / "logs").glob("*_replica_*.log")]
