@@ -4,8 +4,8 @@ Validation problems decide between the last round's epochs (highest mean reward;
 for also between those of earlier rounds. Base (what round 0 starts from) and the end of each earlier round answer the
 held-out problems. So do the best epoch of the last round and the chosen checkpoint. Some may have answered during the
 run (`Experiment.evaluated_rounds`). Reads problems.parquet, prompts.parquet and the checkpoints. Writes each one's
-answers and verdicts, and 5_evaluation/<objective>.parquet of them all, with a card of the held-out
-ones. With that card `oapl evaluate --card` repeats them: an answer's seed is the same there and here.
+answers and verdicts, and 5_evaluation/<objective>.parquet of them all, with a card of the held-out ones. With that
+card `oapl evaluate --card` repeats them: an answer's seed is the same there and here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +17,9 @@ from oapl_core.evaluation.measures import ON, WARNING, basis, best
 from oapl_core.evaluation.questions import Questions, Target
 from oapl_core.evaluation.results import Evaluation, write_results
 from oapl_core.evaluation.workers import Workers
-from oapl_core.plugins import resolve
+from oapl_core.planning.stage_row import earlier_choices
 from oapl_core.progress import say
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.evaluation import OF_ALL_ROUNDS
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
 from oapl_core.settings.problems import PromptConfig
 
@@ -61,7 +60,7 @@ def evaluate_run(run: Run, workers: Workers) -> None:
         heldout |= answers((one for one in models if one.label not in heldout), _REPORTED)
         number, epoch = places[chosen.label]
         choice: dict[str, str | int] = {"chosen": chosen.label, "chosen_epoch": epoch, "chosen_on": on}
-        choice |= {"chosen_round": number} if on == OF_ALL_ROUNDS else {}
+        choice |= {"chosen_round": number} if len(choosable) > len(epochs) else {}
         say(f"{chosen.label}: {ON[on]}")
         # an epoch that was chosen by what is reported is called that wherever it is named, and comes last
         named = chosen.model_copy(update={"origin": ON[on]})
@@ -78,8 +77,7 @@ def evaluate_run(run: Run, workers: Workers) -> None:
 
 def _choosable(run: Run, last: int, on: str) -> dict[str, tuple[int, int]]:
     """Return round and epoch of every checkpoint that may be chosen, by the name that results give it."""
-    # few runs ask for earlier rounds
-    known: dict[str, tuple[int, int]] = resolve("setting", "evaluation.choose_on")(run) if on == OF_ALL_ROUNDS else {}
+    known = earlier_choices(run) if on == run.config.evaluation.choose_on else {}
     return known | {f"round {last} epoch {n + 1}": (last, n + 1) for n in range(run.config.rounds[last].epochs)}
 
 

@@ -8,13 +8,13 @@ these functions, which are found by name: the kind `room` of oapl_core/plugins.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from oapl_core import plugins
 from oapl_core.errors import StageFailed
 from oapl_core.files import readable_size
+from oapl_core.planning.stage_row import earlier_choices
 from oapl_core.progress import say
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import GROUPS_FILE, ROLLOUTS_DIR, VERDICTS_DIR, Run
-from oapl_core.settings.evaluation import OF_ALL_ROUNDS, EvaluationConfig
+from oapl_core.settings.evaluation import EvaluationConfig
 from oapl_core.tables import PROMPTS, read_table
 
 ROLLOUT_BYTES_PER_TOKEN = 6.25
@@ -104,9 +104,8 @@ def evaluation(run: Run, _number: int) -> Need:
     again = ((number, f"/{name}_heldout") for number in before for name in ("base", f"round_{number}"))
     there = answered(run, last) + sum(answered(run, *one) for one in again)
     need = answers(run, last, f"evaluation: {rows:,} answers need", rows - there)
-    if settings.choose_on == OF_ALL_ROUNDS:  # answers that are there, but not in the table of all
-        earlier = len(plugins.resolve("setting", "evaluation.choose_on")(run))
-        rows += earlier * problems_of(run, "validation") * settings.validation_samples
+    # answers that are there, but not in the table of all
+    rows += len(earlier_choices(run)) * problems_of(run, "validation") * settings.validation_samples
     return replace(need, bytes=max(0.0, need.bytes + rows * _longest(run, last)[0] * EVALUATION_BYTES_PER_TOKEN))
 
 

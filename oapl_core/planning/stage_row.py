@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from oapl_core import plugins
 from oapl_core.run_folder.run import IN_FLIGHT, ROLLOUTS_DIR, Run, round_name
+from oapl_core.settings.evaluation import OF_ALL_ROUNDS
 from oapl_core.settings.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ def start_of(run: Run, number: int) -> tuple[Path, ...]:
 def unfinished_answers(run: Run, number: int) -> tuple[Path, ...]:
     """List the folders of parts that evaluations have begun in round ``number``; the run's end is the last round's."""
     return tuple(run.evaluations(number).glob(f"*/{ROLLOUTS_DIR}/{IN_FLIGHT}"))
+
+
+def earlier_choices(run: Run) -> dict[str, tuple[int, int]]:
+    """Return round and epoch of the checkpoints before the last round's that may be chosen, by the names of results."""
+    is_asked = run.config.evaluation.choose_on == OF_ALL_ROUNDS
+    return dict(plugins.resolve("setting", "evaluation.choose_on")(run)) if is_asked else {}
 
 
 @dataclass(frozen=True)

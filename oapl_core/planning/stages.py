@@ -8,7 +8,7 @@ and writes nothing.
 from pathlib import Path
 
 from oapl_core import plugins
-from oapl_core.planning.stage_row import Stage, start_of, unfinished_answers
+from oapl_core.planning.stage_row import Stage, earlier_choices, start_of, unfinished_answers
 from oapl_core.run_folder.run import (
     CHECKPOINT_DIR,
     DRAW_FILE,
@@ -19,7 +19,6 @@ from oapl_core.run_folder.run import (
     VERDICTS_DIR,
     Run,
 )
-from oapl_core.settings.evaluation import OF_ALL_ROUNDS
 from oapl_core.settings.rows import RowSource, sources
 
 
@@ -38,10 +37,8 @@ def _trained_on(run: Run, number: int) -> tuple[Path, ...]:
 def _answered(run: Run, number: int) -> tuple[Path, ...]:
     # its own answers too: results are made of all of them
     places = map(run.evaluations, run.config.evaluated_rounds)
-    is_of_all = run.config.evaluation.choose_on == OF_ALL_ROUNDS
-    known = plugins.resolve("setting", "evaluation.choose_on")(run).values() if is_of_all else ()
     ends = (path for k in range(number + 1) for path in start_of(run, k))
-    return *ends, run.checkpoints(number), *(run.checkpoint(*place) for place in known), *places
+    return *ends, run.checkpoints(number), *(run.checkpoint(*at) for at in earlier_choices(run).values()), *places
 
 
 BASE_MODEL = Stage("base-model", "pretraining.pretrain", ("base_model.json",), needs=("gpu",))

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from oapl_core.settings.evaluation import OF_ALL_ROUNDS
+from oapl_core.settings.evaluation_alone import at_the_end_alone
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_experiment
 from oapl_core.settings.rounds import RoundConfig
@@ -70,10 +70,8 @@ def rehearsal(experiment: Experiment, limit: int) -> Experiment:
     values["rounds"] = [_small(one, limit, experiment.of_round(n)) for n, one in _some(values["rounds"])]
     if every := experiment.evaluation.every_rounds:
         before = len(values["rounds"]) - 1
-        fitting = (every if every == "epoch" else min(every, before)) if before else None
-        evaluation |= {"every_rounds": fitting, "heldout_problems": fitting and evaluation["heldout_problems"]}
-        if not fitting and evaluation["choose_on"] == OF_ALL_ROUNDS:
-            evaluation["choose_on"] = "validation"
+        fitting = {"every_rounds": every if every == "epoch" else min(every, before)}
+        evaluation |= fitting if before else at_the_end_alone(experiment.evaluation)
     if experiment.reward:
         # not as short as the answers of a rehearsal: then a penalty would not fit into them
         longest = experiment.reward.longest or experiment.sampling.max_tokens

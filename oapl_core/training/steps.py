@@ -38,6 +38,9 @@ from oapl_core.training.speed import Speedometer
 if TYPE_CHECKING:
     from oapl_core.training.engine import TrainingEngine
 
+LogRatios = Mapping[int, torch.Tensor]
+"""ln pi_old - ln b of the response tokens, by example."""
+NONE_OLD: LogRatios = MappingProxyType({})
 _ROUNDED = 1e-12
 """An advantage that is 0 but for a mean's rounding in float64."""
 
@@ -145,13 +148,7 @@ class Trainer:
             on_step(metrics)
         return rows
 
-    def step(
-        self,
-        batch: Sequence[int],
-        lengths: Sequence[int],
-        rate: float,
-        old: Mapping[int, torch.Tensor] = MappingProxyType({}),
-    ) -> Metrics:
+    def step(self, batch: Sequence[int], lengths: Sequence[int], rate: float, old: LogRatios = NONE_OLD) -> Metrics:
         """Run one optimiser step over ``batch``; returns its metrics, the same on every rank.
 
         ``old`` has ln pi_old - ln b of the response tokens of those examples whose pi_old is not the policy itself.
@@ -225,7 +222,7 @@ class Trainer:
         rows: Sequence[int],
         sizes: StepSizes,
         statistics: dict[int, torch.Tensor] | None,
-        old: Mapping[int, torch.Tensor],
+        old: LogRatios,
         has_signal: bool,
         last: bool,
         meter: StepMeter,

@@ -23,6 +23,7 @@ from oapl_core.planning.plan import Step, conclusion, finished, preparation, rou
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.evaluation_alone import at_the_end_alone
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import (
     FORMAT,
@@ -32,7 +33,7 @@ from oapl_core.settings.experiment_file import (
     parse_experiment,
     write_record,
 )
-from oapl_extras.compare.settings import ArmConfig, ComparisonConfig, at_the_end
+from oapl_extras.compare.settings import ArmConfig, ComparisonConfig
 
 MEASURING = Step("measuring the arms", "oapl_extras.compare.measuring", None, ())
 REPORTING = Step("report of the comparison", "oapl_extras.compare.together", None, ("report",))
@@ -217,7 +218,7 @@ class Comparison(Recorded):
             "stop": {},
             "objective": arm.objective.model_dump(mode="json"),
             "training": training,
-            "evaluation": at_the_end(values["evaluation"]) | config.evaluation,
+            "evaluation": values["evaluation"] | at_the_end_alone(self.parent.config.evaluation) | config.evaluation,
             "rounds": [*values["rounds"][:number], whole],
         }
         # other epochs read the same groups; another filter needs its own

@@ -6,19 +6,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.objectives import Oapl, Objective
-from oapl_core.settings.evaluation import OF_ALL_ROUNDS
+from oapl_core.settings.evaluation_alone import DURING
 from oapl_core.settings.rounds import Keep
 from oapl_core.settings_group import Settings
-
-AT_THE_END: dict[str, Any] = {"every_rounds": None, "heldout_problems": None}
-"""Evaluation of an arm: at its end alone, since its earlier rounds are the common run's."""
-
-
-def at_the_end(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Return [evaluation] of a run as an arm has it, whose only measured round is its own."""
-    of_all = {"choose_on": "validation"} if evaluation["choose_on"] == OF_ALL_ROUNDS else {}
-    return evaluation | AT_THE_END | of_all
-
 
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
@@ -83,7 +73,7 @@ class ComparisonConfig(Settings):
         twice = next((arm.label for arm in self.arms if folders.count(arm.folder) > 1), None)
         if twice is not None:
             raise ValueError(f"two arms are called {twice!r}, or so alike that their folders would have one name")
-        if during := sorted(AT_THE_END.keys() & self.evaluation.keys()):
+        if during := sorted(DURING.keys() & self.evaluation.keys()):
             raise ValueError(f"evaluation.{during[0]}: arms are measured at their end alone; leave it out")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("a seed is given twice")

@@ -15,13 +15,12 @@ from oapl_core.files import size_of
 from oapl_core.model_files.model_folder import check_model_folder
 from oapl_core.run_folder.run import Run, parts_of, round_name
 from oapl_core.run_folder.run_record import RunRecord
-from oapl_core.settings.evaluation import OF_ALL_ROUNDS
 from oapl_extras.exchange import cards
 from oapl_extras.exchange.export import export
 from oapl_extras.exchange.scrubbing import refuse_secrets, secrets, without_paths
 
-_RECOMMENDED = ON["validation"], ON[OF_ALL_ROUNDS]
-"""Origins, in an evaluation card, of the checkpoint that it recommends."""
+_RECOMMENDED = ON["validation"]
+"""Beginning of the origin, in an evaluation card, of the checkpoint that it recommends."""
 _NOT_PUSHED = "not to be redistributed"
 """In the licence of a problem set (data/sources.toml)."""
 
@@ -81,7 +80,7 @@ def _chosen(run: Run) -> str | None:
     card = read_card(run)
     if card is None:
         return None
-    labels = (model["label"] for model in card["settings"]["models"] if model["origin"] in _RECOMMENDED)
+    labels = (model["label"] for model in card["settings"]["models"] if model["origin"].startswith(_RECOMMENDED))
     return next((str(card["asked"]["models"][label]["policy_hash"]) for label in labels), None)
 
 

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from oapl_core.groups.trust import UNKNOWN
 from oapl_core.problems.demonstrations import Demonstrations
@@ -19,6 +18,7 @@ from oapl_core.progress import say
 from oapl_core.rollouts.generate import read_prompts
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
 from oapl_core.run_folder.run import Run
+from oapl_extras.guidance.around import Around
 
 _OTHER_PROMPT = "asked otherwise than the run asks"
 _UNNAMED = "without the `problem_id` of a training problem"
@@ -72,25 +72,13 @@ def demonstrated_answers(run: Run, number: int, files: Sequence[Path]) -> dict[s
     return found
 
 
-class Demonstrated:
+class Demonstrated(Around):
     """A Sampler that hands the last requests of each group's answers out of what was read, and the others on."""
 
     def __init__(self, sampler: Sampler, answers: Mapping[str, Sequence[WorkedAnswer]], own: int) -> None:
         """``own`` rows of each group are sampled; those behind them are the problem's ``answers``, where it has any."""
-        self._sampler, self._answers, self._own = sampler, answers, own
-        self.name, self.logprobs_mode, self.dtype = sampler.name, sampler.logprobs_mode, sampler.dtype
-        self.startup_s = sampler.startup_s
-
-    def __enter__(self) -> Self:
-        """Enter nothing: whoever made the sampler starts and ends it."""
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
-        """Leave the sampler to whoever made it."""
-
-    def load(self, model_dir: Path) -> None:
-        """Continue with the weights of ``model_dir``."""
-        self._sampler.load(model_dir)
+        super().__init__(sampler)
+        self._answers, self._own = answers, own
 
     def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """Yield each answer as soon as it is finished, demonstrations as soon as they are asked for."""

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from oapl_core.rollouts.requests import Request, SampledAnswer, Sampler
+from oapl_extras.guidance.around import Around
 
 
 @dataclass(frozen=True)
@@ -18,27 +17,15 @@ class Beginning:
     """Name of the file that the answer is in."""
 
 
-class Prefixed:
+class Prefixed(Around):
     """A Sampler whose answers to some problems begin with given tokens."""
 
     def __init__(self, sampler: Sampler, beginnings: Mapping[str, Beginning], tokenizer: Any) -> None:
         """Take the ``beginnings`` by problem; ``tokenizer`` decodes whole answers."""
-        self._sampler, self._beginnings, self._tokenizer = sampler, beginnings, tokenizer
+        super().__init__(sampler)
+        self._beginnings, self._tokenizer = beginnings, tokenizer
         self._asked = dict[str, Request]()
         """Requests as they came, by key, of answers that begin with something."""
-        self.name, self.logprobs_mode, self.dtype = sampler.name, sampler.logprobs_mode, sampler.dtype
-        self.startup_s = sampler.startup_s
-
-    def __enter__(self) -> Self:
-        """Enter nothing: whoever made the sampler starts and ends it."""
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
-        """Leave the sampler to whoever made it."""
-
-    def load(self, model_dir: Path) -> None:
-        """Continue with the weights of ``model_dir``."""
-        self._sampler.load(model_dir)
 
     def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """Yield each answer, its beginning included, as soon as it is finished."""

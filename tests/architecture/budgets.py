@@ -44,8 +44,17 @@ FEATURES = {
         ("oapl_extras/stop", "operation/stop"),
     ),
     "evaluation during the run": (
-        r"(?i)interim|\bevaluation\.(every_rounds|heldout_problems)\b|\b(before_the_end|AT_THE_END)\b",
+        r"(?i)interim|\bevaluation\.(every_rounds|heldout_problems)\b|\b(before_the_end|at_the_end_alone)\b"
+        r"|OF_ALL_ROUNDS",
         ("oapl_extras/interim", "settings/evaluation"),
+    ),
+    "words of others in an answer or a group": (
+        r"with_demonstrations|with_prefixes|\bhas_beginning\b|(?i:luffy)|oapl_extras\.guidance",
+        ("oapl_extras/guidance", "clipped/luffy"),
+    ),
+    "averaged and repeated updates": (
+        r"slow_fast|SlowFast|ppo_ewma|PpoEwma|\bAverage\b|\bEntropies\b",
+        ("training/updates", "options/slow_fast", "clipped/ppo_ewma"),
     ),
     "filters": (r"\bpass_rate\b|\b(own_)?filters\b", ("oapl_core/groups", "oapl_extras/filters")),
 }

@@ -19,6 +19,8 @@ from tests.architecture.sources import PACKAGES, python_files, text
 CORE_LINES = 23_384
 """Lines in the import closure of the verbs of `make demo`; the goal of 24,000 is met, the next is 20,000."""
 MENTIONS = {
+    "words of others in an answer or a group": 2,
+    "averaged and repeated updates": 1,
     "turns and tools": 2,
     "routes of experts": 1,
     "reward threshold": 4,
@@ -33,7 +35,7 @@ MENTIONS = {
     "settings by round": 4,
     "filters": 4,
     "stop rules": 4,
-    "evaluation during the run": 4,
+    "evaluation during the run": 5,
 }
 """Files outside of a feature's own that have its words in their code; 5 is the goal for each."""
 SETTINGS, OPTIONS = 299, 100

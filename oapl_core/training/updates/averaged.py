@@ -9,20 +9,17 @@ over the optimiser of the round before continues its average, too, if there is o
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
-
-import torch
 
 from oapl_core.training.metrics import Metrics
 from oapl_core.training.saving.partition import Partition
 from oapl_core.training.saving.pieces import WEIGHT, read_pieces, write_pieces
-from oapl_core.training.steps import Trainer
+from oapl_core.training.steps import NONE_OLD, LogRatios, Trainer
 
 if TYPE_CHECKING:
     from oapl_core.objectives.clipped.ppo_ewma import PpoEwma
@@ -33,8 +30,12 @@ class Average:
 
     def __init__(self, partition: Partition) -> None:
         """Begin with the present weights."""
-        self._partition, self.updates = partition, 0
-        self._mean = {piece.name: piece.values[WEIGHT].clone() for piece in partition.pieces()}
+        self._partition = partition
+        self._begin()
+
+    def _begin(self) -> None:
+        self.updates = 0
+        self._mean = {piece.name: piece.values[WEIGHT].clone() for piece in self._partition.pieces()}
 
     def follow(self, decay: float) -> None:
         """Take in the weights after an update, with weight 1 beside ``decay`` times the earlier ones' weights."""
@@ -79,7 +80,7 @@ class Average:
             DataError: it is of another model.
         """
         if not folder.is_dir():
-            self.__init__(self._partition)  # type: ignore[misc]
+            self._begin()
             return
         pieces = [replace(piece, values={WEIGHT: self._mean[piece.name]}) for piece in self._partition.pieces()]
         self.updates = read_pieces(folder, self._partition.sizes, pieces)
@@ -99,13 +100,7 @@ def averaging(kind: type[Trainer]) -> type[Trainer]:
             if "average" not in self.engine.beside:
                 self.engine.beside["average"] = Average(self.engine.partition)
 
-        def step(
-            self,
-            batch: Sequence[int],
-            lengths: Sequence[int],
-            rate: float,
-            old: Mapping[int, torch.Tensor] = MappingProxyType({}),
-        ) -> Metrics:
+        def step(self, batch: Sequence[int], lengths: Sequence[int], rate: float, old: LogRatios = NONE_OLD) -> Metrics:
             """Score ``batch`` with the average, run the step around it, and let the average follow."""
             began, average = time.monotonic(), self.engine.beside["average"]
             if average.updates:  # before the first update the policy itself is the average

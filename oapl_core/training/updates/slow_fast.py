@@ -8,22 +8,19 @@ entropies that decide when fast steps end.
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import fmean, pstdev
-from types import MappingProxyType
 from typing import Any
-
-import torch
 
 from oapl_core.files import sha256_of
 from oapl_core.objectives import Method
 from oapl_core.objectives.options.slow_fast import SlowFast
 from oapl_core.training.metrics import Metrics
 from oapl_core.training.saving.pieces import WEIGHT
-from oapl_core.training.steps import Trainer
+from oapl_core.training.steps import NONE_OLD, LogRatios, Trainer
 
 _FILE = "entropies.json"
 
@@ -73,13 +70,7 @@ def repositioning(kind: type[Trainer]) -> type[Trainer]:
                 super().__post_init__()
             self.engine.beside.setdefault("slow_fast", Entropies())
 
-        def step(
-            self,
-            batch: Sequence[int],
-            lengths: Sequence[int],
-            rate: float,
-            old: Mapping[int, torch.Tensor] = MappingProxyType({}),
-        ) -> Metrics:
+        def step(self, batch: Sequence[int], lengths: Sequence[int], rate: float, old: LogRatios = NONE_OLD) -> Metrics:
             """Make the fast steps, go back, and make the slow step, whose metrics are the step's."""
             began, settings, entropies = time.monotonic(), self.objective.slow_fast, self.engine.beside["slow_fast"]
             fast = 0 if entropies.has_ended else settings.fast_steps

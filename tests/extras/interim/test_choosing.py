@@ -21,9 +21,9 @@ from oapl_core.reports.sections.heldout import validation_table
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
+from oapl_core.settings.evaluation_alone import at_the_end_alone
 from oapl_core.settings.experiment_file import load_experiment, parse_experiment
 from oapl_core.settings.rehearsal import rehearsal
-from oapl_extras.compare.settings import at_the_end
 from oapl_extras.exchange.outgoing import checkpoint_of
 from oapl_extras.interim.interim import interim
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
@@ -187,7 +187,8 @@ def test_a_rehearsal_and_an_arm_choose_as_far_as_they_have_rounds(root: Path) ->
     values["rounds"] = [{}, {}, {}]
     small = rehearsal(parse_experiment(values, "test"), 4)
     assert small.evaluation.is_during == (len(small.rounds) > 1)
-    assert not parse_experiment(values | {"evaluation": at_the_end(values["evaluation"])}, "test").evaluation.is_during
+    alone = at_the_end_alone(parse_experiment(values, "test").evaluation)
+    assert not parse_experiment(values | {"evaluation": values["evaluation"] | alone}, "test").evaluation.is_during
 
 
 def test_the_example_of_the_page_may_choose_any_epoch(root: Path) -> None:
