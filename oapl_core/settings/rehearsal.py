@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from oapl_core.settings.evaluation_alone import at_the_end_alone
+from oapl_core.settings.evaluation import OF_ALL_ROUNDS, EvaluationConfig
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import differences, parse_experiment
 from oapl_core.settings.rounds import RoundConfig
@@ -158,3 +158,12 @@ def rehearsal_changes(whole: Experiment, small: Experiment) -> list[str]:
         rows = f"{one.problems or 'all'} problems" if one.source.is_sampled else one.source.rows_are
         lines.append(f"  round {number}: {rows}, {one.epochs} epochs")
     return lines
+
+
+DURING: dict[str, Any] = {"every_rounds": None, "heldout_problems": None}
+"""Keys of evaluations before the end, unset."""
+
+
+def at_the_end_alone(settings: EvaluationConfig) -> dict[str, Any]:
+    """Return the keys in which ``settings`` differ where nothing is measured before the end: of a rehearsal, an arm."""
+    return DURING | {"choose_on": "validation" if settings.choose_on == OF_ALL_ROUNDS else settings.choose_on}

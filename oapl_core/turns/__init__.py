@@ -87,7 +87,7 @@ def with_sampled(table: "pa.Table") -> "pa.Table":
     responses, logprobs = (table[name].combine_chunks() for name in ("response_ids", "behavior_logprobs"))
     tokens = pc.list_value_length(responses).to_numpy(zero_copy_only=False).astype(np.int32)
     has_mask = pc.is_valid(table[LOSS_MASK])
-    for row in pc.indices_nonzero(has_mask).to_pylist():
+    for row in np.flatnonzero(has_mask.to_numpy()).tolist():  # pyarrow 25's `indices_nonzero` of no rows crashes
         sampled = np.asarray(table[LOSS_MASK][row].values)
         recorded = np.asarray(logprobs[row].values) if logprobs[row].is_valid else np.zeros(len(sampled))
         # a log-prob of what nobody sampled would be taken for a ratio

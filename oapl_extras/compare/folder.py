@@ -23,7 +23,6 @@ from oapl_core.planning.plan import Step, conclusion, finished, preparation, rou
 from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.recorded import Recorded
 from oapl_core.run_folder.run import Run
-from oapl_core.settings.evaluation_alone import at_the_end_alone
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.experiment_file import (
     FORMAT,
@@ -33,6 +32,7 @@ from oapl_core.settings.experiment_file import (
     parse_experiment,
     write_record,
 )
+from oapl_core.settings.rehearsal import at_the_end_alone
 from oapl_extras.compare.settings import ArmConfig, ComparisonConfig
 
 MEASURING = Step("measuring the arms", "oapl_extras.compare.measuring", None, ())

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from oapl_core.objectives import Oapl, Objective
-from oapl_core.settings.evaluation_alone import DURING
+from oapl_core.settings.rehearsal import DURING
 from oapl_core.settings.rounds import Keep
 from oapl_core.settings_group import Settings
 

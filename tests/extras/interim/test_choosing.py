@@ -21,9 +21,8 @@ from oapl_core.reports.sections.heldout import validation_table
 from oapl_core.run_folder.ledger import RemovalEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
-from oapl_core.settings.evaluation_alone import at_the_end_alone
 from oapl_core.settings.experiment_file import load_experiment, parse_experiment
-from oapl_core.settings.rehearsal import rehearsal
+from oapl_core.settings.rehearsal import at_the_end_alone, rehearsal
 from oapl_extras.exchange.outgoing import checkpoint_of
 from oapl_extras.interim.interim import interim
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Starts
