@@ -152,8 +152,8 @@ class Lagged:
         """The weights of now as a model folder, with its tokenizer."""
         self.stored.export(self._weights(), target)
 
-    def _export(self, weights: Mapping[str, torch.Tensor]) -> Path:
-        target = self.folder / "policy"
+    def _export(self, weights: Mapping[str, torch.Tensor], name: str = "policy") -> Path:
+        target = self.folder / name
         self.stored.export(weights, target)
         return target
 
@@ -284,7 +284,8 @@ class Lagged:
         """Right answers of each problem, with the weights of now."""
         arm = self.arm
         n = arm.answers_last if self.step == arm.steps else arm.answers
-        folder = self._export(self._weights()) if self.step else self.machine.base
+        # in a folder of its own: the sampler of the steps to come keeps its weights
+        folder = self._export(self._weights(), "measured") if self.step else self.machine.base
         found = self.machine.measured(folder, arm.measured_on, n, arm.seed, arm.measured_problems)
         spent = {f"cpu_{name}_s": round(seconds, 2) for name, seconds in self.cpu_s.items()}
         known = {"rollouts": self.samples, "rollouts_sha256": self._rollouts.hexdigest()[:16]}

@@ -204,3 +204,14 @@ def test_the_500_problems_are_new_and_held_out() -> None:
         assert not {row["statement"] for row in rows} & {row["statement"] for row in split}
     trained_pairs = set().union(*(generate.neighbours(row["structure"]) for row in known["train"]))
     assert all(generate.neighbours(row["structure"]) - trained_pairs for row in rows)
+
+
+def test_an_evaluation_leaves_the_sampler_its_weights(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.claims.algorithm_1.CHUNK", 2)
+    arm = short(Oapl(regression_temperature=0.1), 4, steps=8, evaluate_every=2)
+    _, made = trained(arm, model, tmp_path)
+    asked = made.sampler.asked  # type: ignore[attr-defined]
+    # the base samples steps 0 to 3, one other policy 4 to 7, though each was measured in between
+    assert [len({policy for policy, _ in own}) for own in (asked[:32], asked[32:])] == [1, 1]

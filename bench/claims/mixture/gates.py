@@ -24,6 +24,8 @@ from bench.claims.mixture.scales import FAMILIES, SCALES
 
 if TYPE_CHECKING:
     from bench.claims.machine import Machine
+    from oapl_core.rollouts.requests import Sampler
+    from oapl_core.verdicts.verifier import Verifier
 
 HERE = Path(__file__).resolve().parent
 AT_ONCE = 16
@@ -92,18 +94,37 @@ def measure(scale: str, model: Path, sets: Path, to: Path, problems: int, n: int
     from oapl_core.verdicts.verifier import Verifier
 
     config = load_experiment(HERE / f"{scale}.toml", [])
+    with SamplingEngine(model, config.engine) as sampler, Verifier(config.verifier) as verifier:
+        return measured(scale, model, sets, to, (problems, n), (sampler, verifier), config.sampling.max_tokens)
+
+
+def measured(
+    scale: str,
+    model: Path,
+    sets: Path,
+    to: Path,
+    size: tuple[int, int],
+    means: tuple[Sampler, Verifier],
+    max_tokens: int,
+    at_once: int = AT_ONCE,
+) -> dict[str, Any]:
+    """The same with a sampler and a verifier that are there; ``size``: problems of each family and tier, answers."""
+    problems, n = size
     rows = problems_of(sets / scale, problems)
     to.mkdir(parents=True, exist_ok=True)
-    with SamplingEngine(model, config.engine) as sampler, Verifier(config.verifier) as verifier:
-        made = measuring.machine(model, rows, sampler, verifier, config.sampling.max_tokens, to / "kept")
-        started = time.monotonic()
-        found = answered(made, n)
-        seconds = time.monotonic() - started
+    made = measuring.machine(model, rows, *means, max_tokens, to / "kept")
+    started = time.monotonic()
+    found = answered(made, n, at_once)
+    seconds = time.monotonic() - started
     about = {"scale": scale, "model": model.name, "policy_hash": made.base_hash, "n": n, "problems": problems}
+    about |= {"max_tokens": max_tokens, "sampler": means[0].name, "dtype": means[0].dtype}
     prompts = [len(ids) for ids in made.prompts["usual"].values()]
     speed = {"prompt_tokens": round(sum(prompts) / len(prompts), 1), "seconds": round(seconds, 1)}
     result = about | verdict(found) | speed
-    (to / f"gates-{scale}-{made.base_hash}.json").write_text(json.dumps(result, indent=1) + "\n")
+    path = to / f"gates-{scale}-{made.base_hash}.json"
+    draft = path.with_name(f".tmp-{path.name}")
+    draft.write_text(json.dumps(result, indent=1) + "\n")
+    draft.rename(path)
     print(table(result))
     return result
 
@@ -117,7 +138,7 @@ def problems_of(sets: Path, many: int) -> dict[str, list[measuring.Row]]:
     return {"usual": measuring.chosen(usual, many), "harder": measuring.chosen(harder, many)}
 
 
-def answered(machine: Machine, n: int) -> list[Judged]:
+def answered(machine: Machine, n: int, at_once: int = AT_ONCE) -> list[Judged]:
     """What the model answers to every problem, some problems at once."""
     from bench.claims.machine import Asked
     from oapl_core.seeds import derive_seed
@@ -125,13 +146,13 @@ def answered(machine: Machine, n: int) -> list[Judged]:
     found = []
     for tier, prompts in machine.prompts.items():
         names = list(prompts)
-        for first in range(0, len(names), AT_ONCE):
-            own = names[first : first + AT_ONCE]
+        for first in range(0, len(names), at_once):
+            own = names[first : first + at_once]
             asked = [Asked(name, f"{name}#{s}", derive_seed(0, "gates", name, s)) for name in own for s in range(n)]
             answers, _ = machine.answers(machine.base, machine.base_hash, asked, tier)
             for number, name in enumerate(own):
                 found.append(measuring.judged(machine.problems[name], answers[number * n : number * n + n]))
-            print(f"{tier}: {min(first + AT_ONCE, len(names))}/{len(names)} problems", flush=True)
+            print(f"{tier}: {min(first + at_once, len(names))}/{len(names)} problems", flush=True)
     return found
 
 

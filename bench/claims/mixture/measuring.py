@@ -146,3 +146,41 @@ def canonical(family: str, text: str) -> str:
         return text.strip()
     steps = search.steps_of(text.rpartition("\\boxed{")[2].rpartition("}")[0])
     return search.canonical(steps) if steps else text.strip()
+
+
+def widths(machine: Machine, folder: Path, rows: Sequence[Row], n: int) -> list[dict[str, Any]]:
+    """By problem: correct answers of n at T = 1, different ones, lengths, cuts, entropy; and correct ones at 0.6."""
+    from oapl_core.rollouts.requests import Request
+    from oapl_core.seeds import derive_seed
+
+    machine.sampler.load(folder)
+    prompts, found = machine.prompts["heldout"], []
+    for row in rows:
+        name = row["problem_id"]
+        ways = [(1.0, 1.0)] * n + [(0.6, 0.95)] * (n // 16)
+        requests = [
+            Request(f"{name}#{s}", prompts[name], derive_seed(0, "widths", name, s), machine.max_tokens, *way)
+            for s, way in enumerate(ways)
+        ]
+        by_key = {one.request.key: one for one in machine.sampler.sample(iter(requests), True)}
+        answers = [by_key[one.key] for one in requests]
+        problem = {**machine.problems[name]}
+        verdicts = machine.verifier.verify(
+            [problem] * len(answers), [a.text for a in answers], [a.finish_reason for a in answers]
+        )
+        warm, sharp = answers[:n], verdicts[n:]
+        right = [a.text for a, v in zip(warm, verdicts, strict=False) if v.reward == 1]
+        tokens = [len(a.response_ids) for a in warm]
+        found.append(
+            {
+                "problem": name,
+                "right": len(right),
+                "different": len({canonical(family_of(row)[0], text) for text in right}),
+                "tokens": tokens,
+                "cut": sum(a.finish_reason == "length" for a in warm),
+                "entropy": -sum(sum(a.logprobs or ()) for a in warm) / max(1, sum(tokens)),
+                "right_sharp": sum(v.reward == 1 for v in sharp),
+                "n_sharp": len(sharp),
+            }
+        )
+    return found

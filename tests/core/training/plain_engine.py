@@ -14,6 +14,7 @@ class PlainEngine(TrainingEngine):
     def __init__(self, policy: Policy, training: TrainingConfig) -> None:
         self.policy, self.training = policy, training
         self.rank, self.ranks, self.device = 0, 1, next(policy.parameters()).device
+        policy.device = self.device
         self.gradients: list[dict[str, Tensor]] = []
         self.optimizer = torch.optim.AdamW(
             policy.parameters(), betas=training.adam_betas, eps=training.adam_eps, weight_decay=training.weight_decay

@@ -1,0 +1,109 @@
+"""Solutions as token ids in few arrays: read at once, put together to batches on a GPU. Writes what it is asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from oapl_core.pretraining.model import Example
+
+MOST_TOKENS = 65_536
+"""Of a forward pass on a GPU, padding among them: a batch of long ones is computed in parts."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Examples as arrays, which are read at once: a list of lists of some tens of millions of ids takes minutes."""
+
+    flat: Any
+    """Ids of all, uint8 or int16."""
+    lengths: Any
+    prompts: Any
+    """Tokens of each example, and of its prompt."""
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[list[int], list[int]]]) -> Encoded:
+        """Arrays of prompts and answers."""
+        import numpy as np
+
+        flat = np.fromiter((i for pair in pairs for ids in pair for i in ids), dtype=np.int16)
+        lengths = np.array([len(prompt) + len(answer) for prompt, answer in pairs])
+        return cls(flat, lengths, np.array([len(prompt) for prompt, _ in pairs]))
+
+    @classmethod
+    def read(cls, path: Path) -> Encoded:
+        """What `write` wrote."""
+        import numpy as np
+
+        with np.load(path) as known:
+            return cls(known["flat"], known["lengths"].astype(np.int64), known["prompts"].astype(np.int64))
+
+    def write(self, path: Path) -> None:
+        """Write them, complete or not at all."""
+        import numpy as np
+
+        draft = path.with_name(f".tmp-{path.name}")
+        small = {"lengths": self.lengths.astype(np.int16), "prompts": self.prompts.astype(np.int16)}
+        np.savez(draft, flat=self.flat, **small)
+        draft.rename(path)
+
+    @property
+    def begin(self) -> Any:
+        """First place of each example."""
+        return self.lengths.cumsum() - self.lengths
+
+    def examples(self) -> list[Example]:
+        """As the stage has them."""
+        from oapl_core.pretraining.model import Example
+
+        flat = self.flat.tolist()
+        of = zip(self.begin.tolist(), self.prompts.tolist(), self.lengths.tolist(), strict=True)
+        return [Example(flat[a : a + p], flat[a + p : a + n]) for a, p, n in of]
+
+
+class OnDevice:
+    """All examples on a GPU, so that a batch is put together there; its loss is that of `batch_loss` to rounding."""
+
+    def __init__(self, examples: Encoded, device: torch.device) -> None:
+        import torch
+
+        self._flat = torch.from_numpy(examples.flat).to(device)
+        self._begin, self._prompt, self._length = (
+            torch.from_numpy(x).to(device) for x in (examples.begin, examples.prompts, examples.lengths)
+        )
+        self._lengths, self._prompts = examples.lengths, examples.prompts
+
+    def backward(self, model: Any, batch: Sequence[int]) -> torch.Tensor:
+        """Add the gradient of the mean negative log-probability of the answers' tokens; returns it, nats a token."""
+        import torch
+
+        rows = list(batch)
+        targets = int((self._lengths[rows] - self._prompts[rows]).sum())
+        many = max(1, MOST_TOKENS // int(self._lengths[rows].max()))
+        total = torch.zeros(())
+        for first in range(0, len(rows), many):
+            loss = self._loss(model, rows[first : first + many]) / targets
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def _loss(self, model: Any, batch: list[int]) -> torch.Tensor:
+        import torch
+        import torch.nn.functional as F
+
+        width = -(-int(self._lengths[batch].max()) // 16) * 16  # few widths: memory is used again
+        rows = torch.tensor(batch)
+        place = torch.arange(width)
+        at = (self._begin[rows, None] + place).clamp(max=len(self._flat) - 1)
+        is_own = place < self._length[rows, None]
+        ids = self._flat[at].long().where(is_own, 0)
+        target = ids.where(is_own & (place >= self._prompt[rows, None]), -100)
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        # at every position, prompts too: to choose among them the host would have to wait
+        logits = model.lm_head(hidden[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), target[:, 1:].flatten(), reduction="sum")

@@ -1,0 +1,436 @@
+"""The mixture's study in the minutes that a GPU is there: ``python -m bench.claims.mixture.minutes SCALE --sets DIR
+--encoded DIR --to DIR --minutes 9``.
+
+Bases, gates, rates and arms, each in a process of its own, without vLLM: `torch_sampler.py` samples, with log-probs
+of 16-bit weights, and float32 trains. What is there is left alone, so that a second call continues: an arm that time
+ended keeps its state. In this order:
+
+    bases     a model for each seed; cooled ones after each of --checkpoints seconds
+    trials    gates of each checkpoint, on fewer problems; the first that meets them all is the base, else the nearest
+              one; pretraining ends where a checkpoint's pass@1 is high enough
+    gates     the base's gates, all of them, and what it answers to the steps of the arms with the longest lag
+    rates     --rates: the arms that choose rates, on the first base
+    arms      of lags 400 and 50, base by base; each asks its last weights for 256 answers to 24 held-out problems
+
+``--encoded`` has examples.npz and tokenizer/, which `encode` writes from the sets, so that a GPU does not wait for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.claims.mixture import studies
+from bench.claims.mixture.scales import SCALES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.claims.algorithm_1 import Arm
+    from bench.claims.machine import Machine
+    from bench.claims.mixture.measuring import Row
+
+HERE = Path(__file__).resolve().parent
+LAGS = (400, 50)
+"""A lag of 1 samples 400 times a batch that is too small for a GPU: it takes longer than all other arms."""
+LEAST, MIDDLE = 0.25, 0.325
+"""pass@1 at which no later checkpoint is needed, and the middle of what the gate wants."""
+TRIED = 16
+"""Problems of each family and tier, of a trial; 64 answers to each as always."""
+WIDE = 4
+"""Problems of each family and tier that the last weights are asked 256 times."""
+ROWS = {"gpu": 320, "cores": 64}
+"""Answers in one sampler at once: a dozen share a GPU."""
+MICRO_BATCH = 8192
+"""Tokens."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things lie."""
+
+    scale: str
+    sets: Path
+    encoded: Path
+    to: Path
+
+    def base(self, seed: int) -> Path:
+        """Folder of a base's results."""
+        return self.to / f"mixture-{self.scale}-seed{seed}"
+
+    def model(self, seed: int) -> Path:
+        """Its weights."""
+        return self.to / "models" / f"seed{seed}"
+
+    def arguments(self) -> list[str]:
+        """For a process of our own."""
+        return [self.scale, "--sets", str(self.sets), "--encoded", str(self.encoded), "--to", str(self.to)]
+
+
+def main() -> None:
+    """All of it, or one piece of work."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scale", choices=list(SCALES))
+    for name in ("sets", "encoded", "to"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--checkpoints", type=float, nargs="+", default=[60.0, 100.0, 140.0], help="seconds")
+    parser.add_argument("--rates", action="store_true")
+    parser.add_argument("--at-once", type=int, default=9, help="workers that train arms")
+    parser.add_argument("--steps", type=int, help="of an arm; with it all else is small too, to try it")
+    parser.add_argument("--job", nargs="+", help="a piece of work and what it is about")
+    parser.add_argument("--until", type=float, help="of a piece: time.time() at which it ends")
+    options = parser.parse_args()
+    place = Place(options.scale, options.sets.resolve(), options.encoded.resolve(), options.to.resolve())
+    place.to.mkdir(parents=True, exist_ok=True)
+    until = options.until or time.time() + 60 * options.minutes
+    if options.job:
+        JOBS[options.job[0]](place, options, until, *options.job[1:])
+    elif not (place.encoded / "examples.npz").exists():
+        encode(place)
+    else:
+        Study(place, options, until).run()
+
+
+@dataclass
+class Study:
+    """Which pieces of work run when."""
+
+    place: Place
+    options: argparse.Namespace
+    until: float
+
+    def run(self) -> None:
+        """Everything that is missing."""
+        seeds, place = self.options.seeds, self.place
+        shutil.rmtree(place.to / "claims", ignore_errors=True)  # of a call that ended
+        self.at_once([["bases", str(seed)] for seed in seeds if not place.model(seed).exists()])
+        about_bases = [["gates", str(seed)] for seed in seeds if not list(place.base(seed).glob("gates-*"))]
+        about_bases += [["rollouts", str(seed)] for seed in seeds if not (place.base(seed) / "rollouts.done").exists()]
+        workers = [["worker", str(number)] for number in range(self.options.at_once)]
+        self.at_once([*about_bases, *workers])
+
+    def at_once(self, jobs: Sequence[Sequence[str]]) -> None:
+        """Run processes at once; one that fails is said and left out."""
+        logs = self.place.to / "logs"
+        logs.mkdir(exist_ok=True)
+        waiting, running = list(jobs), dict[str, subprocess.Popen[bytes]]()
+        began, done = time.time(), 0
+        shared = ["-m", "bench.claims.mixture.minutes", *self.place.arguments(), "--until", str(self.until)]
+        shared += ["--checkpoints", *map(str, self.options.checkpoints), "--seeds", *map(str, self.options.seeds)]
+        shared += [*small(self.options), *(["--rates"] if self.options.rates else [])]
+        while waiting or running:
+            while waiting and time.time() < self.until:
+                name = "-".join(job := waiting.pop(0))
+                with (logs / f"{name}.log").open("ab") as log:
+                    running[name] = subprocess.Popen([sys.executable, *shared, "--job", *job], stdout=log, stderr=log)
+            for name in [name for name, process in running.items() if process.poll() is not None]:
+                code, done = running.pop(name).returncode, done + 1
+                how = "" if code == 0 else f" | exit status {code}, see logs/{name}.log"
+                print(f"{done}/{len(jobs)} | {time.time() - began:.0f} s | {name}{how}", flush=True)
+            if time.time() > self.until and not running:
+                return
+            time.sleep(0.1)
+
+
+def small(options: argparse.Namespace) -> list[str]:
+    """What a piece of work is told of a trial."""
+    return ["--steps", str(options.steps)] if options.steps else []
+
+
+def of_study(place: Place, seed: int) -> dict[str, Arm]:
+    """The arms of a base that are trained here, at the rates that were chosen, else at the middle one."""
+    path = place.to / "rates.json"
+    rates = json.loads(path.read_text()) if path.exists() else dict.fromkeys(studies.METHODS, studies.RATES[1])
+    every = studies.arms(place.scale, seed, rates)
+    return {name: arm for name, arm in every.items() if arm.interval in LAGS}
+
+
+def encode(place: Place) -> None:
+    """Write the tokenizer and the ids of all solutions."""
+    from bench.claims.mixture.encoded import Encoded
+    from bench.claims.mixture.pretrained import EXAMPLES, encoded
+    from oapl_core.pretraining.pretrain import corpus, read_solved
+    from oapl_core.pretraining.tokenizer import train_tokenizer
+
+    config = _settings(place.scale).pretrain
+    assert config
+    solved = read_solved(place.sets / place.scale / "solutions.jsonl")
+    tokenizer = train_tokenizer(corpus(solved), config.vocabulary)
+    tokenizer.save_pretrained(place.encoded / "tokenizer")
+    Encoded.of(encoded(solved, tokenizer)).write(place.encoded / EXAMPLES)
+
+
+def bases(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:
+    """Pretrain one seed, measure each checkpoint's gates meanwhile, and choose."""
+    import torch
+    from transformers import PreTrainedTokenizerFast
+
+    from bench.claims.mixture.encoded import Encoded
+    from bench.claims.mixture.pretrained import EXAMPLES, checkpoints, started
+    from oapl_core.pretraining.model import new_model
+    from oapl_core.seeds import derive_seed
+
+    config, number = _settings(place.scale).pretrain, int(seed)
+    assert config
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(place.encoded / "tokenizer")
+    with device:
+        model = new_model(config, tokenizer, derive_seed(number, "pretrain", "weights"))
+    if device.type == "cuda":
+        # a package for GPUs alone
+        liger: Any = importlib.import_module("liger_kernel.transformers")
+        liger.apply_liger_kernel_to_qwen3(
+            rope=True, rms_norm=True, swiglu=True, cross_entropy=False, fused_linear_cross_entropy=False, model=model
+        )
+    known = Encoded.read(place.encoded / EXAMPLES)
+    own = started(model, tokenizer, known, config, derive_seed(number, "pretrain", "order"))
+    own.bfloat16 = device.type == "cuda"
+    model.train()
+    print(f"{model.num_parameters():,} parameters, {len(known.lengths)} solutions on {device}", flush=True)
+    left, trials = place.to / "checkpoints" / f"seed{seed}", []
+
+    def found() -> dict[Path, Any]:
+        return {path: json.loads(path.read_text()) for path in sorted(left.glob("*/trial/gates-*.json"))}
+
+    def is_enough() -> bool:
+        return time.time() > until or any(usual(one) >= LEAST for one in found().values())
+
+    for folder in checkpoints(own, left, options.checkpoints, is_enough):
+        command = ["-m", "bench.claims.mixture.minutes", *place.arguments(), "--until", str(until), *small(options)]
+        trials.append(subprocess.Popen([sys.executable, *command, "--job", "trial", seed, folder.name]))
+    for one in trials:
+        one.wait()
+    best = nearest(found())
+    shutil.copytree(best.parent.parent, place.model(number), ignore=shutil.ignore_patterns("trial"))
+    place.base(number).mkdir(parents=True, exist_ok=True)
+    for path, gates in found().items():
+        is_base = path == best
+        write = place.base(number) / f"trial-{path.parent.parent.name}.json"
+        write.write_text(json.dumps({**gates, "steps": int(path.parent.parent.name), "is_base": is_base}) + "\n")
+
+
+def nearest(found: Mapping[Path, Mapping[str, Any]]) -> Path:
+    """The first checkpoint that meets all gates, else the one whose pass@1 of usual problems is nearest to the middle."""
+    open_ones = [path for path, gates in found.items() if gates["is_open"]]
+    if open_ones:
+        return open_ones[0]
+
+    return min(found, key=lambda path: abs(usual(found[path]) - MIDDLE))
+
+
+def usual(gates: Mapping[str, Any]) -> float:
+    """pass@1 of the mixture's usual problems."""
+    rows = (r for r in gates["gates"] if (r["gate"], r["tier"], r["scope"]) == ("pass@1", "usual", "mixture"))
+    return next(rows)["value"] or 0.0
+
+
+def trial(place: Place, options: argparse.Namespace, until: float, seed: str, steps: str) -> None:
+    """Measure the gates of a checkpoint on fewer problems."""
+    folder = place.to / "checkpoints" / f"seed{seed}" / steps
+    _gates(place, folder, folder / "trial", (1, 8) if options.steps else (TRIED, 64))
+
+
+def gates(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:
+    """Measure a base's gates."""
+    _gates(place, place.model(int(seed)), place.base(int(seed)), (1, 8) if options.steps else (64, 64))
+
+
+def _gates(place: Place, model: Path, to: Path, size: tuple[int, int]) -> None:
+    from bench.claims.mixture import gates as measuring
+
+    with _means(place, model) as (sampler, verifier):
+        most = _settings(place.scale).sampling.max_tokens
+        at_once = 3 * size[0]
+        measuring.measured(place.scale, model, place.sets, to, size, (sampler, verifier), most, at_once)
+
+
+def rollouts(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:
+    """Sample what arms of the longest lag train on, which is the same for all of them, and evaluate the base."""
+    from bench.claims.algorithm_1 import Lagged
+
+    arm = _sized(next(iter(of_study(place, int(seed)).values())), options.steps)
+    own = place.base(int(seed))
+    with _means(place, place.model(int(seed))) as means, tempfile.TemporaryDirectory() as scratch:
+        one = Lagged(arm, _machine(place, int(seed), means, own / "kept"), Path(scratch))
+        one.evaluate()
+        rows = one.sampled(one.machine.base, min(arm.interval, arm.steps))
+        right = sum(row["correct"] for row in rows)
+        print(f"{len(rows)} rollouts, {right} correct, {one.evaluations}", flush=True)
+    (own / "rollouts.done").touch()
+
+
+def worker(place: Place, options: argparse.Namespace, until: float, number: str) -> None:
+    """Train arms that no other worker has begun, until none is left or time is up."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.set_num_threads(1)
+    with _means(place, place.model(options.seeds[0])) as means:
+        own = Worker(place, options, until, number, means)
+        if options.rates and not (place.to / "rates.json").exists():
+            for name, one in studies.tuning(place.scale).items():
+                own.train(options.seeds[0], name, one)
+            own.choose_rates()
+        for seed in options.seeds:
+            own.wait_for((place.base(seed) / "rollouts.done").exists)
+            for name, one in of_study(place, seed).items():
+                own.train(seed, name, one)
+
+
+@dataclass
+class Worker:
+    """A process's sampler and verifier, and what it knows of each base."""
+
+    place: Place
+    options: argparse.Namespace
+    until: float
+    number: str
+    means: tuple[Any, Any]
+    machines: dict[int, Machine] = field(default_factory=dict)
+
+    def train(self, seed: int, name: str, arm: Arm) -> None:
+        """Train an arm that nobody has begun, and measure its last weights unless it chooses a rate."""
+        import torch
+
+        from bench.claims.mixture import arms
+
+        own = self.place.base(seed)
+        if time.time() > self.until or (own / f"{name}.json").exists() or not self._is_first(seed, name):
+            return
+        machine, before = self.machine(seed), time.monotonic() + self.until - time.time()
+        try:
+            is_done = arms.train(machine, {name: _sized(arm, self.options.steps)}, own, before)
+            if is_done and arm.measured_on == "heldout":
+                self._measure(machine, own, name)
+        except Exception:  # noqa: BLE001  # whatever it is, the other arms are worth the minutes
+            traceback.print_exc()
+            (own / f"{name}.failed").touch()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def _measure(self, machine: Machine, own: Path, name: str) -> None:
+        from bench.claims.mixture import arms, measuring
+
+        many, n = (1, 16) if self.options.steps else (WIDE, arms.ANSWERS)
+        rows = [row for tier in measuring.TIERS for row in measuring.chosen(_heldout(self.place, tier), many)]
+        found = measuring.widths(machine, own / "models" / name, rows, n)
+        arms.write(own / f"{name}.measured.json", {"n": n, "problems": found})
+        shutil.rmtree(own / "models" / name)
+
+    def machine(self, seed: int) -> Machine:
+        """Problems and prompts of a base; what it answered is copied, as every process adds to it."""
+        if seed not in self.machines:
+            own = self.place.base(seed)
+            kept = own / f"kept-{self.number}"
+            if not kept.exists() and (own / "rollouts.done").exists():
+                shutil.copytree(own / "kept", kept)
+            made = _machine(self.place, seed, self.means, kept)
+            if not (own / "rollouts.done").exists():
+                return made
+            self.machines[seed] = made
+        return self.machines[seed]
+
+    def choose_rates(self) -> None:
+        """Write the rates once every arm that chooses them is there."""
+        own, path = self.place.base(self.options.seeds[0]), self.place.to / "rates.json"
+        files = {name: own / f"{name}.json" for name in studies.tuning(self.place.scale)}
+
+        def all_ended() -> bool:
+            return all(file.exists() or file.with_suffix(".failed").exists() for file in files.values())
+
+        self.wait_for(all_ended)
+        if all_ended() and self._is_first(0, "rates"):
+            found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+            right = dict.fromkeys(files, -1.0)
+            right |= {name: one["evaluations"][-1]["right_share"] for name, one in found.items()}
+            draft = path.with_name(".tmp-rates.json")
+            draft.write_text(json.dumps(studies.chosen(right), indent=1) + "\n")
+            draft.rename(path)
+        self.wait_for(path.exists)
+
+    def wait_for(self, is_there: Callable[[], bool]) -> None:
+        """Wait for what another process writes, while there is time."""
+        while not is_there() and time.time() < self.until:
+            time.sleep(0.2)
+
+    def _is_first(self, seed: int, name: str) -> bool:
+        claims = self.place.to / "claims"
+        claims.mkdir(exist_ok=True)
+        try:
+            (claims / f"{seed}-{name}").mkdir()
+        except FileExistsError:
+            return False
+        return True
+
+
+def _sized(arm: Arm, steps: int | None) -> Arm:
+    from bench.claims.mixture.arms import shorter
+
+    arm = replace(arm, training={**arm.training, "tokens_per_micro_batch": MICRO_BATCH})
+    return shorter(arm, steps) if steps else arm
+
+
+@contextmanager
+def _means(place: Place, model: Path) -> Iterator[tuple[Any, Any]]:
+    """A sampler and a verifier of one process: others run beside it."""
+    from bench.claims.mixture.torch_sampler import TorchSampler
+    from oapl_core.verdicts.verifier import Verifier
+
+    config = _settings(place.scale)
+    # the verifier's processes start before the GPU's memory is in use
+    with Verifier(config.verifier.model_copy(update={"workers": 1})) as verifier:
+        verifier.verify([], [], [])
+        with TorchSampler(model, ROWS[place.scale], config.engine.max_model_len) as sampler:
+            yield sampler, verifier
+
+
+def _machine(place: Place, seed: int, means: tuple[Any, Any], kept: Path) -> Machine:
+    from bench.claims.mixture.measuring import machine
+    from oapl_core.problems.problem_set import read_problem_set
+
+    folder, splits = place.sets / place.scale, ("train", "validation", "heldout")
+    rows = {split: list(read_problem_set(folder / f"{split}.jsonl", split)) for split in splits}
+    return machine(place.model(seed), rows, *means, _settings(place.scale).sampling.max_tokens, kept)
+
+
+def _heldout(place: Place, tier: str) -> Iterable[Row]:
+    from bench.claims.mixture.measuring import family_of
+    from oapl_core.problems.problem_set import read_problem_set
+
+    rows = read_problem_set(place.sets / place.scale / "heldout.jsonl", "heldout")
+    return [row for row in rows if family_of(row)[1] == tier]
+
+
+def _settings(scale: str) -> Any:
+    from oapl_core.settings.experiment_file import load_experiment
+
+    return load_experiment(HERE / f"{scale}.toml", [])
+
+
+JOBS: Mapping[str, Callable[..., None]] = {
+    "bases": bases,
+    "trial": trial,
+    "gates": gates,
+    "rollouts": rollouts,
+    "worker": worker,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The sampler of torch alone, the choice of a checkpoint and of rates, and the page's tables."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from bench.claims.mixture import page, studies
+from bench.claims.mixture.encoded import Encoded, OnDevice
+from bench.claims.mixture.minutes import Place, Worker, nearest
+from bench.claims.mixture.torch_sampler import TorchSampler, drawn
+from oapl_core.pretraining.model import Example, batch_loss
+from oapl_core.rollouts.requests import Request, SampledAnswer
+from tests.tiny_model import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model", sharpness=5.0)
+
+
+def requests() -> list[Request]:
+    prompts = [list(range(5 + p, 9 + 3 * p)) for p in range(5)]
+    return [
+        Request(f"{p}/{k}", prompts[p], 10 * p + k, 3 + 9 * k, *((1.0, 1.0) if k else (0.6, 0.9)))
+        for p in range(5)
+        for k in range(4)
+    ]
+
+
+ENDS = range(0, 320, 8)
+"""A random model would nearly never say its one end token."""
+
+
+def sampler_of(model: Path, rows: int) -> TorchSampler:
+    sampler = TorchSampler(model, rows, 64)
+    sampler._ends = torch.tensor(list(ENDS))
+    return sampler
+
+
+def answers(sampler: TorchSampler, asked: list[Request]) -> dict[str, SampledAnswer]:
+    return {one.request.key: one for one in sampler.sample(iter(asked))}
+
+
+def test_log_probs_are_the_model_s_and_answers_end_where_they_must(model: Path) -> None:
+    found = answers(sampler_of(model, 6), requests())
+    assert found.keys() == {one.key for one in requests()}
+    network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    for one in found.values():
+        ids = torch.tensor([[*one.request.prompt_ids, *one.response_ids]])
+        with torch.no_grad():
+            logprob_T = torch.log_softmax(network(ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0]
+        own = logprob_T[len(one.request.prompt_ids) - 1 :]
+        assert torch.tensor(one.logprobs) == pytest.approx(own, abs=1e-4)
+        assert not set(ENDS).intersection(one.response_ids[:-1])
+        is_cut = one.response_ids[-1] not in ENDS
+        assert one.finish_reason == ("length" if is_cut else "stop")
+        assert len(one.response_ids) == one.request.max_tokens or not is_cut
+    assert {one.finish_reason for one in found.values()} == {"length", "stop"}
+
+
+def test_an_answer_is_its_request_s_own(model: Path) -> None:
+    whole = answers(sampler_of(model, 20), requests())
+    few = answers(sampler_of(model, 3), requests()[::-1])
+    assert {key: one.response_ids for key, one in whole.items()} == {key: one.response_ids for key, one in few.items()}
+    other = answers(sampler_of(model, 20), [Request("a", [5, 6, 7], seed, 20) for seed in (1,)])
+    again = answers(sampler_of(model, 20), [Request("a", [5, 6, 7], seed, 20) for seed in (2,)])
+    assert other["a"].response_ids != again["a"].response_ids
+
+
+def test_other_weights_give_other_answers_of_the_same_sampler(model: Path, tmp_path: Path) -> None:
+    other = write_tiny_model(tmp_path / "other", sharpness=5.0, seed=7)
+    sampler = sampler_of(model, 20)
+    before = answers(sampler, requests())
+    sampler.load(other)
+    after, known = answers(sampler, requests()), answers(sampler_of(other, 20), requests())
+    assert {k: one.response_ids for k, one in after.items()} == {k: one.response_ids for k, one in known.items()}
+    assert any(after[key].response_ids != before[key].response_ids for key in before)
+
+
+def test_tokens_are_drawn_by_their_probabilities() -> None:
+    p = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    uniform = (torch.arange(2000) + 0.5) / 2000
+
+    def shares(temperature: float, top_p: float) -> torch.Tensor:
+        rows = len(uniform)
+        whole = torch.full((rows,), temperature), torch.full((rows,), top_p)
+        token = drawn(p.log().expand(rows, -1), *whole, uniform, top_p < 1)
+        return torch.bincount(token, minlength=4) / rows
+
+    assert shares(1.0, 1.0) == pytest.approx(p, abs=1e-3)
+    assert shares(0.5, 1.0) == pytest.approx(p.square() / p.square().sum(), abs=1e-3)
+    # 0.5 and 0.3 reach 0.75: no more are kept
+    assert shares(1.0, 0.75) == pytest.approx(torch.tensor([0.625, 0.375, 0, 0]), abs=1e-3)
+    assert shares(0.0, 1.0) == pytest.approx(torch.tensor([1.0, 0, 0, 0]))
+
+
+def test_a_batch_on_the_device_has_the_stage_s_loss_and_gradient(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.claims.mixture.encoded.MOST_TOKENS", 40)  # so that a batch has parts
+    pairs = [(list(range(5, 8 + n)), list(range(9, 12 + 2 * n))) for n in range(6)]
+    network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    rows = [4, 1, 5, 2]
+    loss = OnDevice(Encoded.of(pairs), torch.device("cpu")).backward(network, rows)
+    found = [p.grad.clone() for p in network.parameters()]
+    network.zero_grad()
+    known = batch_loss(network, [Example(*pairs[row]) for row in rows])
+    known.backward()
+    assert float(loss) == pytest.approx(float(known.detach()), rel=1e-5)
+    for mine, p in zip(found, network.parameters(), strict=True):
+        assert torch.allclose(mine, p.grad, atol=1e-5)
+
+
+def test_encoded_solutions_are_read_as_they_were_written(tmp_path: Path) -> None:
+    pairs = [([1, 2], [3]), ([4], [5, 6, 500])]
+    Encoded.of(pairs).write(tmp_path / "examples.npz")
+    assert Encoded.read(tmp_path / "examples.npz").examples() == [Example(*pair) for pair in pairs]
+
+
+def gates(usual: float, is_open: bool = False) -> dict[str, Any]:
+    row = {"gate": "pass@1", "tier": "usual", "scope": "mixture", "value": usual}
+    return {"is_open": is_open, "gates": [{**row, "scope": "search", "value": 0.325}, row]}
+
+
+def test_the_first_checkpoint_that_meets_the_gates_is_the_base_else_the_nearest() -> None:
+    a, b, c = (Path(name) for name in "abc")
+    assert nearest({a: gates(0.1), b: gates(0.28, True), c: gates(0.33, True)}) == b
+    assert nearest({a: gates(0.1), b: gates(0.45), c: gates(0.2)}) in (b, c)
+    assert nearest({a: gates(0.1), b: gates(0.46), c: gates(0.2)}) == c
+
+
+def test_an_arm_that_failed_keeps_nobody_waiting(tmp_path: Path) -> None:
+    place = Place("cores", tmp_path, tmp_path, tmp_path)
+    place.base(0).mkdir()
+    for number, name in enumerate(studies.tuning("cores")):
+        path = place.base(0) / f"{name}.json"
+        if number % 3 == 2:  # each method's highest rate
+            path.with_suffix(".failed").touch()
+        else:
+            path.write_text(json.dumps({"evaluations": [{"right_share": number / 100}]}))
+    options = argparse.Namespace(seeds=[0], steps=None, rates=True)
+    for worker in "01":  # the second finds the rates
+        Worker(place, options, time.time() + 20, worker, (None, None)).choose_rates()
+    assert json.loads((tmp_path / "rates.json").read_text()) == dict.fromkeys(studies.METHODS, studies.RATES[1])
+
+
+def test_the_page_has_the_tables_of_its_data() -> None:
+    text = page.PAGE.read_text()
+    assert "<!-- table checkpoints -->" in text
+    assert page.page(text) == text, "run python -m bench.claims.mixture.page"
