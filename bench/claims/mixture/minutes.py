@@ -227,7 +227,7 @@ def bases(place: Place, options: argparse.Namespace, until: float, seed: str) ->
 
 
 def nearest(found: Mapping[Path, Mapping[str, Any]]) -> Path:
-    """The first checkpoint that meets all gates, else the one whose pass@1 of usual problems is nearest to the middle."""
+    """The first checkpoint that meets all gates, else the one whose pass@1 of usual problems is nearest to `MIDDLE`."""
     open_ones = [path for path, gates in found.items() if gates["is_open"]]
     if open_ones:
         return open_ones[0]
