@@ -12,6 +12,6 @@ def oapl_experiment(run: Run) -> str:
     """Bring a run to its end: every round, the evaluation and the report; or as far as a person wants it now."""
     run_missing(run, preparation(run.config))
     for number in range(len(run.config.rounds)):
-        run_round(run, number)
+        run_round(run, number, is_followed=True)
     is_left = run.until is not None and next_round(run) is not None
     return f"{run.root}: not every round is finished" if is_left else conclude(run)

@@ -8,16 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from flows.start import flow_of_a_run, next_round, run_and_round
 from oapl_core.errors import StageFailed
-from oapl_core.planning.plan import (
-    Step,
-    finished,
-    preparation,
-    round_steps,
-    steps_after,
-    verification_beside_sampling,
-    wanted,
-    why_unfinished,
-)
+from oapl_core.planning.plan import Step, finished, preparation, round_steps, steps_after, wanted, why_unfinished
 from oapl_core.planning.stages import SAMPLING, VERIFICATION
 from oapl_core.plugins import resolve
 from oapl_core.run_folder.run import Run
@@ -37,21 +28,24 @@ def oapl_round(run: Run) -> str:
     return f"{run.root}: round {number} is finished, the last is round {len(run.config.rounds) - 1}"
 
 
-def run_round(run: Run, number: int) -> None:
-    """Bring round ``number`` (counted from 0) to its end; one that is finished is not even looked into."""
+def run_round(run: Run, number: int, is_followed: bool = False) -> None:
+    """Bring round ``number`` (counted from 0) to its end; one that is finished is not even looked into.
+
+    ``is_followed``: what comes after it may be done while the next round, which follows, is sampled.
+    """
     *others, training = round_steps(number, run.config.rounds[number])
     if not {*others, training} <= set(finished(run)):
         run_to_groups(run, number)
         if training in wanted(run) and training not in finished(run):
             with sampling_ahead(run, number):
                 run_missing(run, (training,))
-    run_after(run, number)
+    run_after(run, number, is_followed)
 
 
-def run_after(run: Run, number: int) -> None:
+def run_after(run: Run, number: int, is_followed: bool = False) -> None:
     """Run what is missing of the optional steps after round ``number``, and the report that they call for."""
-    if after := steps_after(run.config, number):
-        resolve("setting", "steps after a round")(run, after)
+    if steps_after(run.config, number):
+        resolve("setting", "steps after a round")(run, number, is_followed)
 
 
 def run_to_groups(run: Run, number: int) -> None:
@@ -66,11 +60,10 @@ def run_to_groups(run: Run, number: int) -> None:
 def sampling_ahead(run: Run, number: int) -> AbstractContextManager[None]:
     """With `pipeline`, sample the next round while this one trains; that round's own step does what is left of it."""
     following, config = number + 1, run.config
-    # rows that are read are not sampled, and what follows them is sampled by what they trained
-    if config.pipeline is None or following == len(config.rounds) or config.sampling_round(following) == following:
-        return nullcontext()
     sampling = round_steps(following)[0]
-    return beside(run.root, sampling) if sampling in wanted(run) else nullcontext()
+    # rows that are read are not sampled, and what follows them is sampled by what they trained
+    is_ahead = config.pipeline and sampling in wanted(run) and config.sampling_round(following) != following
+    return beside(run.root, sampling) if is_ahead else nullcontext()
 
 
 def run_missing(run: Run, steps: tuple[Step, ...]) -> None:
@@ -95,5 +88,5 @@ def run_missing(run: Run, steps: tuple[Step, ...]) -> None:
 def verifying(run: Run, number: int) -> AbstractContextManager[None]:
     """Verify what is sampled during sampling, if verdicts are wanted."""
     # who stops after sampling may have no sandbox here
-    is_wanted = any(step.verb == VERIFICATION.verb and step.round == number for step in wanted(run))
-    return beside(run.root, verification_beside_sampling(number)) if is_wanted else nullcontext()
+    mine = next((step for step in wanted(run) if step.verb == VERIFICATION.verb and step.round == number), None)
+    return beside(run.root, mine.during_sampling("--follow")) if mine else nullcontext()

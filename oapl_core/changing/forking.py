@@ -230,6 +230,7 @@ def _lines(parent: Run, shared: Sequence[Step]) -> Iterator[bytes]:
     for step in shared:
         if step.stage is SAMPLING and step.round is not None:
             labels.add(verification_beside_sampling(step.round).label)
+        labels.add(step.during_sampling().label)
     for line in parent.ledger.path.read_bytes().splitlines(keepends=True):
         if not line.endswith(b"\n"):
             continue  # torn

@@ -69,6 +69,10 @@ class Step:
         """Name of the step in the ledger's stage lines."""
         return stage_label(self.verb, self.arguments)
 
+    def during_sampling(self, option: str = "--beside") -> "Step":
+        """Return the step as it runs while a round is sampled, which ``option`` tells its verb."""
+        return replace(self, title=f"{self.title}, during sampling", options=(option,))
+
 
 def module_of(verb: str) -> str:
     """Return the module of a verb, also of one that is no step of a run."""
@@ -112,8 +116,7 @@ def whole_round(config: Experiment, number: int) -> tuple[Step, ...]:
 
 def verification_beside_sampling(number: int) -> Step:
     """Judge the parts of round ``number`` as they are sampled; the plan's step does the rest."""
-    verification = _step(VERIFICATION, number)
-    return replace(verification, title=f"{verification.title}, during sampling", options=("--follow",))
+    return _step(VERIFICATION, number).during_sampling("--follow")
 
 
 def conclusion(config: Experiment) -> tuple[Step, ...]:
@@ -245,6 +248,8 @@ def times(run: Run) -> Iterator[StepTime]:
             is_beside = step.options or (run.config.pipeline and step.verb == SAMPLING.verb and step.round)
             yield StepTime(step, seconds, max(0.0, seconds - before) if is_beside else seconds, len(mine))
             before = max(before, seconds) if is_beside else seconds
+        elif step.verb == SAMPLING.verb:  # it still works, so what runs during it has added nothing
+            before = float("inf")
 
 
 def _with_followers(config: Experiment) -> Iterator[Step]:
@@ -252,3 +257,4 @@ def _with_followers(config: Experiment) -> Iterator[Step]:
         yield step
         if step.verb == SAMPLING.verb and step.round is not None:
             yield verification_beside_sampling(step.round)
+            yield from (after.during_sampling() for after in steps_after(config, step.round - 1))

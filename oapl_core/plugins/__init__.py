@@ -195,6 +195,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "rounds.keep": "oapl_extras.filters.calling:reasons",
         "rounds.replay": "oapl_core.groups.replay:Replay",
         "steps after a round": "oapl_extras.interim.after_rounds:run_after",
+        "steps after a round: planned": "oapl_extras.interim.stage:planned",
         "stop": "oapl_extras.stop.costs:costs",
         "training.deepspeed": "oapl_core.settings.decided_elsewhere:deepspeed",
     },

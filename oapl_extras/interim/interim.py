@@ -9,19 +9,28 @@ seeds and the parts of the run's end, which finds them here and asks nothing aga
 """
 
 import json
+import os
 from typing import Any, Unpack
 
+from oapl_core.devices import visible_gpus
+from oapl_core.errors import OaplError
 from oapl_core.evaluation.answering import Answering
 from oapl_core.evaluation.questions import Target
 from oapl_core.evaluation.results import measures_of
 from oapl_core.evaluation.run_end import base, checkpoint, questions, target
 from oapl_core.evaluation.workers import OPTIONS, Place, Start, VerifierFactory, Workers, workers_of
+from oapl_core.launch import run_stage
+from oapl_core.planning.plan import conclusion
 from oapl_core.progress import say
 from oapl_core.run_folder.following import catch_up
 from oapl_core.run_folder.run import Run
+from oapl_core.settings.experiment import Experiment
 from oapl_core.stage import run_verb
 from oapl_core.verdicts.verifier import Verifier
-from oapl_extras.interim.stage import INTERIM, first_of, measured_after, results
+from oapl_extras.interim.stage import INTERIM, first_of, gpus_of_both, measured_after, results
+
+BESIDE: dict[str, dict[str, Any]] = {"beside": {"action": "store_true", "help": "the next round is sampled meanwhile"}}
+"""Option of this verb beside those of all evaluations."""
 
 
 def interim(
@@ -29,6 +38,7 @@ def interim(
     number: int,
     start: Start | None = None,
     verifier: VerifierFactory = Verifier,
+    beside: bool = False,
     **place: Unpack[Place],
 ) -> None:
     """Evaluate what round ``number`` made; what is finished is kept.
@@ -38,17 +48,53 @@ def interim(
         number: round, counted from 0; the plan evaluates after it.
         start: what to sample with, unset the real engine; tests give a made-up sampler.
         verifier: what to judge with.
+        beside: whether the next round is sampled meanwhile, which has the first GPUs of this machine.
         place: which of the evaluation's processes this is.
 
     Raises:
         DataError: a checkpoint cannot be used, or is not what was recorded.
         StageFailed: too many answers could not be judged.
     """
+    if beside and not run.config.is_elsewhere(INTERIM.verb):
+        take_last_gpus(run.config)
+        verifier = on_half_the_cores(verifier, run.config)
     with workers_of(run, INTERIM.verb, ("--round", str(number)), start, verifier, **place) as workers:
         _measure(run, number, workers)
         workers.wait()
     if workers.replica.concludes:
         catch_up(run, say)  # the next training would tell trackers hours later
+        if beside:
+            show_numbers(run)
+
+
+def take_last_gpus(config: Experiment) -> None:
+    """Leave the first GPUs to the engines of a round's sampling; to be called before torch is imported."""
+    visible, mine = os.environ.get("CUDA_VISIBLE_DEVICES"), config.engine_gpus(INTERIM.verb)
+    # without the variable an engine takes the first ones by number, too
+    every = [str(number) for number in range(len(visible_gpus()))] if visible is None else visible.split(",")
+    names = [name.strip() for name in every if name.strip()]
+    # beside servers, or a sampling on other machines, there may be no more than the engines use
+    if len(names) >= gpus_of_both(config):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[-mine:])
+
+
+def on_half_the_cores(verifier: VerifierFactory, config: Experiment) -> VerifierFactory:
+    """Let ``verifier`` use half of the cores, where settings do not say how many: what is sampled is judged meanwhile.
+
+    Programs that wait for a core run out of time.
+    """
+    if config.verifier.workers is not None:
+        return verifier
+    cores = len(os.sched_getaffinity(0))
+    return lambda given: verifier(given.model_copy(update={"workers": max(1, (given.workers or cores) // 2)}))
+
+
+def show_numbers(run: Run) -> None:
+    """Write the report: the run itself does so when the next round is sampled, which may be hours later."""
+    try:
+        run_stage(run, conclusion(run.config)[-1].verb, on_progress=say)
+    except OaplError as error:
+        say(f"report: {error}; it is written after sampling")
 
 
 def _measure(run: Run, number: int, workers: Workers) -> None:
@@ -89,4 +135,4 @@ def _targets(run: Run, number: int) -> list[Target]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_verb(interim, has_round=True, options=OPTIONS))
+    raise SystemExit(run_verb(interim, has_round=True, options=OPTIONS | BESIDE))

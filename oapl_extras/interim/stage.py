@@ -12,6 +12,9 @@ from oapl_core.run_folder.measurement import Measurement
 from oapl_core.run_folder.run import EVALUATION_DIR, Run
 from oapl_core.settings.experiment import Experiment
 
+SAMPLER = "rollouts.generate"
+"""Verb that samples rounds; the table of stages, which looks this row up, has it, too."""
+
 
 def results(run: Run, number: int) -> Path:
     """Return the file of what was measured after round ``number``."""
@@ -88,6 +91,46 @@ def _measured(run: Run) -> Iterator[Measurement]:
                 trained = sum(epochs[:number]) + epoch if by_epoch else number + 1
                 place = (axes[split], trained if epoch else 0, number, checkpoint, split)
                 yield Measurement(*place, found[checkpoint], is_deciding and epoch == epochs[of_round])
+
+
+def gpus_of_both(config: Experiment) -> int:
+    """Count the GPUs that engines of a round's sampling and of an evaluation use together on one machine."""
+    return config.engine_gpus(SAMPLER) + config.engine_gpus(INTERIM.verb)
+
+
+def fits_beside(config: Experiment, gpus: int) -> bool:
+    """Tell whether an evaluation has room during a round's sampling, on a machine with so many ``gpus``.
+
+    It has where they are on different machines ([fleet]), servers sample, or there are GPUs for the engines of both.
+    """
+    places = {_place(config, verb) for verb in (SAMPLER, INTERIM.verb)}
+    if len(places) > 1:
+        return True
+    if places != {None}:
+        return False  # other machines, whose GPUs nobody sees from here
+    # Ray places engines by what is free in its cluster, and not by what this machine has
+    is_counted = config.engine.distributed_executor_backend != "ray"
+    return not config.engine_gpus(SAMPLER) or (is_counted and gpus >= gpus_of_both(config))
+
+
+def _place(config: Experiment, verb: str) -> tuple[str, str | None] | None:
+    """Return who starts processes of ``verb`` and where; None: this machine."""
+    machines = config.machines(verb)
+    return (machines.runner, machines.at) if machines and config.is_elsewhere(verb) else None
+
+
+def planned(config: Experiment) -> tuple[str, str] | None:
+    """Say for `oapl plan` when evaluations before the end are made; None where there is none, or no sampling beside."""
+    sampled = [number for number in _after(config) if config.rounds[number + 1].source.is_sampled]
+    if not sampled or config.pipeline:
+        return None
+    does = "the hours count one after the other"
+    if fits_beside(config, 0):
+        return INTERIM.title, f"during the next round's sampling, which its engines leave room for; {does}"
+    if _place(config, SAMPLER) is not None or config.engine.distributed_executor_backend == "ray":
+        return INTERIM.title, "before the next round's sampling, with which it shares machines"
+    least = f"during the next round's sampling where a machine has at least {gpus_of_both(config)} GPUs"
+    return INTERIM.title, f"{least}, else before it; {does}"
 
 
 INTERIM = Stage(

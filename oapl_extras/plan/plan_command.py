@@ -18,6 +18,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.files import readable_size
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.warnings import batch_too_large, left_out_statements
+from oapl_core.plugins import resolve
 from oapl_core.plugins.trying import check_environment
 from oapl_core.pretraining.solutions import check_solutions
 from oapl_core.problems.problem_set import SPLITS
@@ -77,6 +78,7 @@ def lines(experiment: Experiment) -> list[str]:
         ("disk while training", f"{readable_size(made.states)} of states more"),
         *dict.fromkeys(fact for one in every_round(experiment) for fact in temperatures(one)),
         *rounds_in_words(experiment.rounds),
+        *filter(None, [resolve("setting", "steps after a round: planned")(experiment)]),
         ("assumed", _assumed(experiment, model)),
     ]
     below = Table.grid(padding=(0, 2))

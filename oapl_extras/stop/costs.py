@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oapl_core.planning.plan import times
+from oapl_core.planning.stages import SAMPLING
 from oapl_core.run_folder.ledger import ArtifactEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.storage import stored_files, total
@@ -65,14 +66,23 @@ class Costs:
 
 def costs(run: Run) -> Costs:
     """Sum up what ``run`` has cost until now."""
-    gpu_s, judge = defaultdict[str, float](float), Counter[str]()
+    gpu_s, judge, rows = defaultdict[str, float](float), Counter[str](), list(times(run))
+    # the GPUs of this machine are counted once: what works during sampling adds the time by which it outlasts that
+    here = {row.step.label: row for row in rows if row.step.options and _is_here(run, row.step.verb)}
     for ended in run.ledger.stages():
         # of a process that used no GPU the time is in the wall time alone
         if ended.gpus:
-            gpu_s[ended.stage.partition(" ")[0].partition(".")[0]] += ended.seconds * ended.gpus
+            row = here.get(ended.stage)
+            share = row.added_s / row.seconds if row and row.seconds else 1
+            gpu_s[ended.stage.partition(" ")[0].partition(".")[0]] += ended.seconds * ended.gpus * share
     # every line: what was put aside since has been paid all the same
     for entry in run.ledger.entries():
         if isinstance(entry, ArtifactEntry):
             judge.update(entry.details.get(JUDGE, {}))
-    wall_s = sum(row.added_s for row in times(run))
+    wall_s = sum(row.added_s for row in rows)
     return Costs(wall_s, dict(gpu_s), dict(judge), total(stored_files(run.root)).total())
+
+
+def _is_here(run: Run, verb: str) -> bool:
+    """Tell whether ``verb`` works on the machine that samples, beside the process that samples."""
+    return not run.config.is_elsewhere(verb) and not run.config.is_elsewhere(SAMPLING.verb)

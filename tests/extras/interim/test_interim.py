@@ -200,13 +200,17 @@ def test_a_fork_shares_what_was_measured_as_it_would_measure_and_else_measures_i
     (step,) = (step for step in steps(often.config) if step.title == "round 0: interim evaluation")
     assert step not in finished(often) and not often.evaluations(0).parent.exists()
     interim(often, 0, MadeUpSampler, JUDGE)
-    often.ledger.append(StageEntry(step.label, 1.0, 0))
+    beside = step.during_sampling().label
+    for label in (step.label, beside):
+        often.ledger.append(StageEntry(label, 1.0, 0))
     same = fork(often, "same", 1, ['objective={name = "grpo"}']).run
     assert step in finished(same) and deciding(same) == deciding(often) != []
+    assert beside in [entry.stage for entry in same.ledger.stages()], "its time is shared with what it measured"
     changes = "evaluation.temperature=1.0", "reward={right_from = 0.5}", "verifier.comparison=tolerant", "seed=5"
     for number, change in enumerate(changes):
         other = fork(often, f"other{number}", 1, [change]).run
         assert step not in finished(other) and not deciding(other), change
+        assert beside not in [entry.stage for entry in other.ledger.stages()], change
 
 
 def test_what_was_measured_is_made_again_by_its_name(tmp_path: Path) -> None:
