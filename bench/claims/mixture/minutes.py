@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--checkpoints", type=float, nargs="+", default=[60.0, 100.0, 140.0], help="seconds")
+    parser.add_argument("--begin-with", type=Path, help="weights of an earlier call, as `pieces unpack` leaves them")
     parser.add_argument("--rates", action="store_true")
     parser.add_argument("--at-once", type=int, default=9, help="workers that train arms")
     parser.add_argument("--steps", type=int, help="of an arm; with it all else is small too, to try it")
@@ -134,6 +135,8 @@ class Study:
         shared = ["-m", "bench.claims.mixture.minutes", *self.place.arguments(), "--until", str(self.until)]
         shared += ["--checkpoints", *map(str, self.options.checkpoints), "--seeds", *map(str, self.options.seeds)]
         shared += [*small(self.options), *(["--rates"] if self.options.rates else [])]
+        if self.options.begin_with:
+            shared += ["--begin-with", str(self.options.begin_with.resolve())]
         while waiting or running:
             while waiting and time.time() < self.until:
                 name = "-".join(job := waiting.pop(0))
@@ -179,6 +182,7 @@ def encode(place: Place) -> None:
 def bases(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:
     """Pretrain one seed, measure each checkpoint's gates meanwhile, and choose."""
     import torch
+    from safetensors.torch import load_file
     from transformers import PreTrainedTokenizerFast
 
     from bench.claims.mixture.encoded import Encoded
@@ -193,6 +197,9 @@ def bases(place: Place, options: argparse.Namespace, until: float, seed: str) ->
     tokenizer = PreTrainedTokenizerFast.from_pretrained(place.encoded / "tokenizer")
     with device:
         model = new_model(config, tokenizer, derive_seed(number, "pretrain", "weights"))
+    if options.begin_with:
+        # moments and the place in the data are not carried: twice the weights, for what a warm-up makes good
+        model.load_state_dict(load_file(options.begin_with / "model.safetensors"), strict=False)
     if device.type == "cuda":
         # a package for GPUs alone
         liger: Any = importlib.import_module("liger_kernel.transformers")
