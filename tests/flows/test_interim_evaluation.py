@@ -12,6 +12,8 @@ from oapl_core.run_folder.run import Run
 from oapl_extras.interim.stage import results
 from tests.whole_run import kill_when, made_more_than_once, oapl, small_demo
 
+pytestmark = pytest.mark.slow  # 140 seconds of a core; tests/extras/interim and test_weeks.py ask the same of it
+
 STEP = "round 0: interim evaluation"
 
 
