@@ -102,15 +102,15 @@ def drawn(logits_NV: Tensor, beginning_R: Tensor, uniform_R: Tensor, way: Way) -
         return logits_NV.argmax(-1)[at_R]
     probability_NV = torch.softmax(logits_NV / way.temperature, -1)
     if way.top_p == 1:
-        return _at(probability_NV.cumsum(-1)[at_R], uniform_R)
+        return passed_at(probability_NV.cumsum(-1)[at_R], uniform_R)
     sorted_NV, order_NV = probability_NV.sort(-1, descending=True)
     before_NV = sorted_NV.cumsum(-1) - sorted_NV
     # the fewest likeliest tokens whose probabilities reach top_p, as vLLM takes them
     kept_NV = sorted_NV * (before_NV < way.top_p)
-    return order_NV[at_R, _at(kept_NV.cumsum(-1)[at_R], uniform_R)]
+    return order_NV[at_R, passed_at(kept_NV.cumsum(-1)[at_R], uniform_R)]
 
 
-def _at(cumulative_RV: Tensor, uniform_R: Tensor) -> Tensor:
+def passed_at(cumulative_RV: Tensor, uniform_R: Tensor) -> Tensor:
     """Place at which each row passes its number, [R]."""
     at_R = torch.searchsorted(cumulative_RV, (uniform_R * cumulative_RV[:, -1])[:, None], right=True)[:, 0]
     return at_R.clamp(max=cumulative_RV.shape[1] - 1)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from bench.claims.mixture import page, studies
 from bench.claims.mixture.encoded import Encoded, OnDevice
-from bench.claims.mixture.minutes import Place, Worker, nearest
+from bench.claims.mixture.minutes import Place, Worker, bases, nearest
 from bench.claims.mixture.torch_sampler import TorchSampler, drawn
 from oapl_core.pretraining.model import Example, batch_loss
 from oapl_core.rollouts.requests import Request, SampledAnswer
@@ -146,6 +146,26 @@ def test_an_arm_that_failed_keeps_nobody_waiting(tmp_path: Path) -> None:
     for worker in "01":  # the second finds the rates
         Worker(place, options, time.time() + 20, worker, (None, None)).choose_rates()
     assert json.loads((tmp_path / "rates.json").read_text()) == dict.fromkeys(studies.METHODS, studies.RATES[1])
+
+
+def test_a_base_without_a_checkpoint_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.claims.mixture.minutes._begun", lambda *given: None)
+    monkeypatch.setattr("bench.claims.mixture.pretrained.checkpoints", lambda *given: iter(()))
+    options = argparse.Namespace(checkpoints=[1.0], steps=1, begin_with=None)
+    with pytest.raises(SystemExit, match=r"seed 3: no checkpoint was measured in time; give more --minutes"):
+        bases(Place("cores", tmp_path, tmp_path, tmp_path), options, time.time(), "3")
+
+
+def test_the_data_is_what_the_minutes_left(tmp_path: Path) -> None:
+    for seed, steps in ((1, 20), (0, 300), (0, 20)):
+        (tmp_path / f"mixture-gpu-seed{seed}").mkdir(exist_ok=True)
+        (tmp_path / f"mixture-gpu-seed{seed}" / f"trial-{steps:06d}.json").write_text(
+            json.dumps({"seed": seed, "steps": steps})
+        )
+    found = [(row["seed"], row["steps"]) for row in page.collected(tmp_path)]
+    assert found == [(0, 20), (0, 300), (1, 20)]
 
 
 def test_the_page_has_the_tables_of_its_data() -> None:

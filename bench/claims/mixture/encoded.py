@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from oapl_core.pretraining.model import Example
 
+EXAMPLES = "examples.npz"
 MOST_TOKENS = 65_536
 """Of a forward pass on a GPU, padding among them: a batch of long ones is computed in parts."""
 
@@ -21,7 +22,7 @@ class Encoded:
     """Examples as arrays, which are read at once: a list of lists of some tens of millions of ids takes minutes."""
 
     flat: Any
-    """Ids of all, uint8 or int16."""
+    """Ids of all, int16."""
     lengths: Any
     prompts: Any
     """Tokens of each example, and of its prompt."""

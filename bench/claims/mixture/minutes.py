@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.claims.mixture import studies
+from bench.claims.mixture.encoded import EXAMPLES, Encoded
 from bench.claims.mixture.scales import SCALES
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from bench.claims.algorithm_1 import Arm
     from bench.claims.machine import Machine
     from bench.claims.mixture.measuring import Row
+    from bench.claims.mixture.pretrained import Pretraining
 
 HERE = Path(__file__).resolve().parent
 LAGS = (400, 50)
@@ -102,7 +104,7 @@ def main() -> None:
     until = options.until or time.time() + 60 * options.minutes
     if options.job:
         JOBS[options.job[0]](place, options, until, *options.job[1:])
-    elif not (place.encoded / "examples.npz").exists():
+    elif not (place.encoded / EXAMPLES).exists():
         encode(place)
     else:
         Study(place, options, until).run()
@@ -121,6 +123,8 @@ class Study:
         seeds, place = self.options.seeds, self.place
         shutil.rmtree(place.to / "claims", ignore_errors=True)  # of a call that ended
         self.at_once([["bases", str(seed)] for seed in seeds if not place.model(seed).exists()])
+        if missing := [seed for seed in seeds if not place.model(seed).exists()]:
+            sys.exit(f"no base of seed {', '.join(map(str, missing))}: see {place.to / 'logs'}")
         about_bases = [["gates", str(seed)] for seed in seeds if not list(place.base(seed).glob("gates-*"))]
         about_bases += [["rollouts", str(seed)] for seed in seeds if not (place.base(seed) / "rollouts.done").exists()]
         workers = [["worker", str(number)] for number in range(self.options.at_once)]
@@ -166,40 +170,31 @@ def of_study(place: Place, seed: int) -> dict[str, Arm]:
 
 def encode(place: Place) -> None:
     """Write the tokenizer and the ids of all solutions."""
-    from bench.claims.mixture.encoded import Encoded
-    from bench.claims.mixture.pretrained import EXAMPLES, encoded
-    from oapl_core.pretraining.pretrain import corpus, read_solved
-    from oapl_core.pretraining.tokenizer import train_tokenizer
+    from bench.claims.mixture.pretrained import write_encoded
 
-    config = _settings(place.scale).pretrain
-    assert config
-    solved = read_solved(place.sets / place.scale / "solutions.jsonl")
-    tokenizer = train_tokenizer(corpus(solved), config.vocabulary)
-    tokenizer.save_pretrained(place.encoded / "tokenizer")
-    Encoded.of(encoded(solved, tokenizer)).write(place.encoded / EXAMPLES)
+    vocabulary = _settings(place.scale).pretrain.vocabulary
+    write_encoded(place.sets / place.scale / "solutions.jsonl", vocabulary, place.encoded)
 
 
-def bases(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:
-    """Pretrain one seed, measure each checkpoint's gates meanwhile, and choose."""
+def _begun(place: Place, seed: int, begin_with: Path | None) -> Pretraining:
+    """A model at its first step, with Liger's kernels on a GPU."""
     import torch
     from safetensors.torch import load_file
     from transformers import PreTrainedTokenizerFast
 
-    from bench.claims.mixture.encoded import Encoded
-    from bench.claims.mixture.pretrained import EXAMPLES, checkpoints, started
+    from bench.claims.mixture.pretrained import started
     from oapl_core.pretraining.model import new_model
     from oapl_core.seeds import derive_seed
 
-    config, number = _settings(place.scale).pretrain, int(seed)
-    assert config
+    config = _settings(place.scale).pretrain
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = True
     tokenizer = PreTrainedTokenizerFast.from_pretrained(place.encoded / "tokenizer")
     with device:
-        model = new_model(config, tokenizer, derive_seed(number, "pretrain", "weights"))
-    if options.begin_with:
+        model = new_model(config, tokenizer, derive_seed(seed, "pretrain", "weights"))
+    if begin_with:
         # moments and the place in the data are not carried: twice the weights, for what a warm-up makes good
-        model.load_state_dict(load_file(options.begin_with / "model.safetensors"), strict=False)
+        model.load_state_dict(load_file(begin_with / "model.safetensors"), strict=False)
     if device.type == "cuda":
         # a package for GPUs alone
         liger: Any = importlib.import_module("liger_kernel.transformers")
@@ -207,10 +202,24 @@ def bases(place: Place, options: argparse.Namespace, until: float, seed: str) ->
             rope=True, rms_norm=True, swiglu=True, cross_entropy=False, fused_linear_cross_entropy=False, model=model
         )
     known = Encoded.read(place.encoded / EXAMPLES)
-    own = started(model, tokenizer, known, config, derive_seed(number, "pretrain", "order"))
+    own = started(model, tokenizer, known, config, derive_seed(seed, "pretrain", "order"))
     own.bfloat16 = device.type == "cuda"
     model.train()
     print(f"{model.num_parameters():,} parameters, {len(known.lengths)} solutions on {device}", flush=True)
+    return own
+
+
+def bases(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:
+    """Pretrain one seed, measure each checkpoint's gates meanwhile, and choose.
+
+    Raises:
+        SystemExit: time was up before a checkpoint was measured.
+    """
+    import torch
+
+    from bench.claims.mixture.pretrained import checkpoints
+
+    number, own = int(seed), _begun(place, int(seed), options.begin_with)
     left, trials = place.to / "checkpoints" / f"seed{seed}", []
 
     def found() -> dict[Path, Any]:
@@ -224,21 +233,23 @@ def bases(place: Place, options: argparse.Namespace, until: float, seed: str) ->
         trials.append(subprocess.Popen([sys.executable, *command, "--job", "trial", seed, folder.name]))
     for one in trials:
         one.wait()
+    if not found():
+        sys.exit(f"seed {seed}: no checkpoint was measured in time; give more --minutes, or earlier --checkpoints")
     best = nearest(found())
     shutil.copytree(best.parent.parent, place.model(number), ignore=shutil.ignore_patterns("trial"))
     place.base(number).mkdir(parents=True, exist_ok=True)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     for path, gates in found().items():
-        is_base = path == best
-        write = place.base(number) / f"trial-{path.parent.parent.name}.json"
-        write.write_text(json.dumps({**gates, "steps": int(path.parent.parent.name), "is_base": is_base}) + "\n")
+        folder = path.parent.parent
+        facts = {"steps": int(folder.name), "is_base": path == best, "seed": number, "device": device}
+        facts["pretraining"] = json.loads(folder.with_suffix(".json").read_text())
+        (place.base(number) / f"trial-{folder.name}.json").write_text(json.dumps(gates | facts) + "\n")
 
 
 def nearest(found: Mapping[Path, Mapping[str, Any]]) -> Path:
     """The first checkpoint that meets all gates, else the one whose pass@1 of usual problems is nearest to `MIDDLE`."""
-    open_ones = [path for path, gates in found.items() if gates["is_open"]]
-    if open_ones:
+    if open_ones := [path for path, gates in found.items() if gates["is_open"]]:
         return open_ones[0]
-
     return min(found, key=lambda path: abs(usual(found[path]) - MIDDLE))
 
 
@@ -262,10 +273,9 @@ def gates(place: Place, options: argparse.Namespace, until: float, seed: str) ->
 def _gates(place: Place, model: Path, to: Path, size: tuple[int, int]) -> None:
     from bench.claims.mixture import gates as measuring
 
-    with _means(place, model) as (sampler, verifier):
+    with _means(place, model) as means:
         most = _settings(place.scale).sampling.max_tokens
-        at_once = 3 * size[0]
-        measuring.measured(place.scale, model, place.sets, to, size, (sampler, verifier), most, at_once)
+        measuring.measured(place.scale, model, place.sets, to, size, means, most, 3 * size[0])
 
 
 def rollouts(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:

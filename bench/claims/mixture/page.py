@@ -1,9 +1,12 @@
 """The tables of docs/benchmarks/mixture.md, from docs/benchmarks/data: ``python -m bench.claims.mixture.page``.
 
 A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; a test makes the tables again and compares.
+``--collect OUT`` takes the data from what `minutes` left there first.
 """
 
+import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from bench.claims.mixture.gates import GATES, WHOLE, shown
@@ -11,11 +14,22 @@ from bench.claims.mixture.scales import FAMILIES
 from bench.claims.page import DATA, written
 
 PAGE = DATA.parent / "mixture.md"
+CHECKPOINTS = DATA / "mixture_checkpoints.json"
 
 
 def main() -> None:
     """Write them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--collect", type=Path)
+    options = parser.parse_args()
+    if options.collect:
+        CHECKPOINTS.write_text(json.dumps(collected(options.collect), indent=1) + "\n")
     PAGE.write_text(page(PAGE.read_text()))
+
+
+def collected(out: Path) -> list[dict[str, Any]]:
+    """Gates of every checkpoint of each base, in the order of its steps."""
+    return [json.loads(path.read_text()) for path in sorted(out.glob("mixture-*/trial-*.json"))]
 
 
 def page(text: str) -> str:
@@ -28,7 +42,7 @@ def checkpoints() -> str:
 
     The loss, in nats a token, is the mean over the last 100 steps before cooling.
     """
-    rows = json.loads((DATA / "mixture_checkpoints.json").read_text())
+    rows = json.loads(CHECKPOINTS.read_text())
     head = ["steps", "seconds", "loss", *(f"{gate.name}, {gate.tier}" for gate in GATES)]
     head += [f"pass@1, {family}" for family in FAMILIES]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]

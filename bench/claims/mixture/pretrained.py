@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.claims.mixture import bed
-from bench.claims.mixture.encoded import Encoded, OnDevice
+from bench.claims.mixture.encoded import EXAMPLES, Encoded, OnDevice
 from bench.claims.mixture.scales import SCALES
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from oapl_core.run_folder.run import Run
     from oapl_core.settings.pretrain import PretrainConfig
 
-EXAMPLES = "examples.npz"
 WARMUP = 100
 """Steps in which the rate of `checkpoints` rises."""
 REPORT_S = 60.0
@@ -246,14 +245,15 @@ def checkpoints(
                     return
         stopped, kept = time.monotonic(), copy.deepcopy(own.state())
         mean = sum(map(float, losses[-100:])) / max(1, len(losses[-100:]))
-        print(f"step {own.step} | loss {mean:.4f} | {stopped - began - paused:.0f} s", flush=True)
+        facts: dict[str, Any] = {"constant_rate_steps": own.step, "loss": round(mean, 4)}
         steps = max(2, round(cooling * own.step))
         cooled = [own.make_step((steps - number) / steps) for number in range(steps)]
-        print(
-            f"step {own.step} | cooled, loss {float(cooled[-1]):.4f} | {time.monotonic() - stopped:.0f} s", flush=True
-        )
+        facts |= {"seconds": round(stopped - began - paused), "cooled_loss": round(float(cooled[-1]), 4)}
+        facts["cooling_seconds"] = round(time.monotonic() - stopped)
+        print(f"step {own.step} | {json.dumps(facts)}", flush=True)
         folder = to / f"{own.step:06d}"
         own.export(folder)
+        folder.with_suffix(".json").write_text(json.dumps(facts) + "\n")
         own.load(kept)
         paused += time.monotonic() - stopped
         yield folder
@@ -265,8 +265,6 @@ def begun(job: Job, bfloat16: bool) -> Pretraining:
     from transformers import PreTrainedTokenizerFast
 
     from oapl_core.pretraining.model import new_model
-    from oapl_core.pretraining.pretrain import corpus, read_solved
-    from oapl_core.pretraining.tokenizer import train_tokenizer
     from oapl_core.seeds import derive_seed
 
     config, kept = job.config, job.kept
@@ -275,10 +273,7 @@ def begun(job: Job, bfloat16: bool) -> Pretraining:
     if bfloat16 and device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
     if not (kept / EXAMPLES).exists():
-        solved = read_solved(job.solutions)
-        tokenizer = train_tokenizer(corpus(solved), config.vocabulary)
-        tokenizer.save_pretrained(kept / "tokenizer")
-        Encoded.of(encoded(solved, tokenizer)).write(kept / EXAMPLES)
+        write_encoded(job.solutions, config.vocabulary, kept)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(kept / "tokenizer")
     known = Encoded.read(kept / EXAMPLES)
     assert known.lengths.max() <= config.max_positions, "a solution is longer than the model reads"
@@ -292,6 +287,17 @@ def begun(job: Job, bfloat16: bool) -> Pretraining:
         print(f"continues at step {own.step} of {len(own.batches)}", flush=True)
     model.train()
     return own
+
+
+def write_encoded(solutions: Path, vocabulary: int, folder: Path) -> None:
+    """Write FOLDER/tokenizer, and the ids of all solutions as FOLDER/examples.npz."""
+    from oapl_core.pretraining.pretrain import corpus, read_solved
+    from oapl_core.pretraining.tokenizer import train_tokenizer
+
+    solved = read_solved(solutions)
+    tokenizer = train_tokenizer(corpus(solved), vocabulary)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    Encoded.of(encoded(solved, tokenizer)).write(folder / EXAMPLES)
 
 
 def encoded(solved: Sequence[Solved], tokenizer: Any) -> list[tuple[list[int], list[int]]]:

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench.claims.sampled import passed_at
 from oapl_core.rollouts.requests import Request, SampledAnswer
 
 if TYPE_CHECKING:
@@ -341,20 +342,14 @@ def drawn(logits_RV: Tensor, temperature_R: Tensor, top_p_R: Tensor, uniform_R: 
     """A token of each row, [R]: where the cumulative distribution passes the row's number; at T = 0 the likeliest."""
     is_greedy_R = temperature_R == 0
     p_RV = torch.softmax(logits_RV / temperature_R.where(~is_greedy_R, 1.0)[:, None], -1)
-    token_R = _at(p_RV.cumsum(-1), uniform_R)
+    token_R = passed_at(p_RV.cumsum(-1), uniform_R)
     if has_top_p:
         sorted_RV, order_RV = p_RV.sort(-1, descending=True)
         # the fewest likeliest tokens whose probabilities reach top_p, as vLLM takes them
         kept_RV = sorted_RV * (sorted_RV.cumsum(-1) - sorted_RV < top_p_R[:, None])
-        cut_R = order_RV.gather(1, _at(kept_RV.cumsum(-1), uniform_R)[:, None])[:, 0]
+        cut_R = order_RV.gather(1, passed_at(kept_RV.cumsum(-1), uniform_R)[:, None])[:, 0]
         token_R = token_R.where(top_p_R == 1, cut_R)
     return token_R.where(~is_greedy_R, logits_RV.argmax(-1))
-
-
-def _at(sums_RV: Tensor, uniform_R: Tensor) -> Tensor:
-    """Place at which each row passes its number, [R]."""
-    at_R1 = torch.searchsorted(sums_RV, (uniform_R * sums_RV[:, -1])[:, None], right=True)
-    return at_R1[:, 0].clamp(max=sums_RV.shape[1] - 1)
 
 
 def _mixed(h: Tensor) -> Tensor:
