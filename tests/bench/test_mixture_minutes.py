@@ -101,7 +101,8 @@ def test_tokens_are_drawn_by_their_probabilities() -> None:
 
 
 def test_a_batch_on_the_device_has_the_stage_s_loss_and_gradient(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.claims.mixture.encoded.MOST_TOKENS", 40)  # so that a batch has parts
+    monkeypatch.setattr("bench.claims.mixture.encoded.BLOCK", 1)
+    monkeypatch.setattr("bench.claims.mixture.encoded.PASS", 0)  # so that a batch has parts
     pairs = [(list(range(5, 8 + n)), list(range(9, 12 + 2 * n))) for n in range(6)]
     network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     rows = [4, 1, 5, 2]

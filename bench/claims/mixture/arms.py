@@ -132,8 +132,8 @@ def shorter(arm: Arm, steps: int) -> Arm:
     return replace(arm, steps=steps, evaluate_every=steps, measured_problems=6)
 
 
-def train(machine: Machine, arms: Mapping[str, Arm], own: Path, until: float) -> bool:
-    """The missing arms, one after the other; returns whether all are there."""
+def train(machine: Machine, arms: Mapping[str, Arm], own: Path, until: float, chunk: int | None = None) -> bool:
+    """The missing arms, one after the other, in chunks of steps; returns whether all are there."""
     import torch
 
     from bench.claims.mixture.continued import Continued, Paused
@@ -142,7 +142,7 @@ def train(machine: Machine, arms: Mapping[str, Arm], own: Path, until: float) ->
     for number, (name, arm) in enumerate(missing.items(), 1):
         with tempfile.TemporaryDirectory() as scratch:
             kept = own / "states" / f"{name}.pt"
-            one = Continued(arm, machine, Path(scratch), kept, until)
+            one = Continued(arm, machine, Path(scratch), kept, until, chunk)
             try:
                 one.run(partial(_say, f"{own.name}: {number}/{len(missing)} {name}"))
             except Paused:

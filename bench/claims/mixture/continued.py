@@ -44,12 +44,20 @@ class Chained:
 class Continued(Lagged):
     """The state of an arm that makes one pass over its rollouts."""
 
-    def __init__(self, arm: Arm, machine: Machine, folder: Path, kept: Path, until: float = float("inf")) -> None:
+    def __init__(
+        self,
+        arm: Arm,
+        machine: Machine,
+        folder: Path,
+        kept: Path,
+        until: float = float("inf"),
+        chunk: int | None = None,
+    ) -> None:
         """Begin where ``kept`` ends; ``until``: time.monotonic() after which no chunk begins."""
         assert arm.epochs == 1 and arm.engine_copy is None, "what an interval has left is told by its steps"
         super().__init__(arm, machine, folder)
         self._rollouts: Any = Chained()
-        self.kept, self.until = kept, until
+        self.kept, self.until, self.chunk = kept, until, chunk or CHUNK
         self._begun: tuple[int, int] | None = None
         """Step at which the interval in hand began, and step of its sampler's weights."""
         self.seconds = 0.0
@@ -79,13 +87,13 @@ class Continued(Lagged):
         while self.step < end:
             if time.monotonic() > self.until:
                 raise Paused
-            began, own = time.monotonic(), min(CHUNK, end - self.step)
+            began, own = time.monotonic(), min(self.chunk, end - self.step)
             self._chunk(folder, self._snapshots[at], own, self.step - at)
             self.seconds += time.monotonic() - began
             if self.step == end:
                 self._begun = None
             self._forget({at} if self._begun else set())
-            if self.step - self._saved >= CHUNK or self.step == self.arm.steps:
+            if self.step - self._saved >= self.chunk or self.step == self.arm.steps:
                 self._save()
 
     def _forget(self, needed: set[int]) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 EXAMPLES = "examples.npz"
 MOST_TOKENS = 65_536
 """Of a forward pass on a GPU, padding among them: a batch of long ones is computed in parts."""
+BLOCK, PASS = 32, 8192
+"""Rows that stay together, and tokens that take a GPU as long as one more pass takes its host."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +81,24 @@ class OnDevice:
         )
         self._lengths, self._prompts = examples.lengths, examples.prompts
 
-    def backward(self, model: Any, batch: Sequence[int]) -> torch.Tensor:
-        """Add the gradient of the mean negative log-probability of the answers' tokens; returns it, nats a token."""
+    def backward(self, model: Any, batch: Sequence[int], is_by_answer: bool = False) -> torch.Tensor:
+        """Add the gradient of the answers' mean negative log-probability; returns it, nats a token.
+
+        The mean is over all tokens, or ``is_by_answer`` over each answer's mean: a long one counts like a short one.
+        """
         import torch
 
-        rows = list(batch)
-        targets = int((self._lengths[rows] - self._prompts[rows]).sum())
-        many = max(1, MOST_TOKENS // int(self._lengths[rows].max()))
+        rows = sorted(batch, key=lambda row: int(self._lengths[row]))
+        answers = self._lengths[rows] - self._prompts[rows]
+        weights = 1 / (answers * len(rows)) if is_by_answer else answers * 0 + 1 / answers.sum()
         total = torch.zeros(())
-        for first in range(0, len(rows), many):
-            loss = self._loss(model, rows[first : first + many]) / targets
+        for part in passes(self._lengths[rows].tolist()):
+            loss = self._loss(model, rows[part], torch.tensor(weights[part], dtype=torch.float32))
             loss.backward()
             total += loss.detach()
         return total
 
-    def _loss(self, model: Any, batch: list[int]) -> torch.Tensor:
+    def _loss(self, model: Any, batch: list[int], weight_S: torch.Tensor) -> torch.Tensor:
         import torch
         import torch.nn.functional as F
 
@@ -103,8 +108,26 @@ class OnDevice:
         at = (self._begin[rows, None] + place).clamp(max=len(self._flat) - 1)
         is_own = place < self._length[rows, None]
         ids = self._flat[at].long().where(is_own, 0)
-        target = ids.where(is_own & (place >= self._prompt[rows, None]), -100)
+        target_SL = ids.where(is_own & (place >= self._prompt[rows, None]), -100)[:, 1:]
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
         # at every position, prompts too: to choose among them the host would have to wait
         logits = model.lm_head(hidden[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1).float(), target[:, 1:].flatten(), reduction="sum")
+        each_N = F.cross_entropy(logits.flatten(0, 1).float(), target_SL.flatten(), reduction="none")
+        return (each_N.view_as(target_SL).sum(1) * weight_S).sum()
+
+
+def passes(lengths: Sequence[int]) -> list[slice]:
+    """Parts of rows in order of their lengths, each for one forward pass: the cheapest of all ways, in blocks of rows.
+
+    A pass costs its tokens, padding among them, and as much as `PASS` tokens more for what a GPU waits for its host.
+    """
+    edges = [*range(0, len(lengths), BLOCK), len(lengths)]
+    best: list[tuple[int, list[slice]]] = [(0, [])]
+    for end in edges[1:]:
+        ways = []
+        for first, (cost, parts) in zip(edges, best, strict=False):
+            tokens = (end - first) * lengths[end - 1]
+            if tokens <= MOST_TOKENS or end - first <= BLOCK:
+                ways.append((cost + tokens + PASS, [*parts, slice(first, end)]))
+        best.append(min(ways, key=lambda way: way[0]))
+    return best[-1][1]

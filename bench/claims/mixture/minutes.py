@@ -59,6 +59,8 @@ ROWS = {"gpu": 320, "cores": 64}
 """Answers in one sampler at once: a dozen share a GPU."""
 MICRO_BATCH = 8192
 """Tokens."""
+CHUNK = 50
+"""Steps of an arm that are sampled together and saved: with fewer a GPU waits for the longest answers more often."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +184,13 @@ def _begun(place: Place, seed: int, begin_with: Path | None) -> Pretraining:
     from safetensors.torch import load_file
     from transformers import PreTrainedTokenizerFast
 
-    from bench.claims.mixture.pretrained import started
+    from bench.claims.mixture.encoded import OnDevice
+    from bench.claims.mixture.pretrained import mixed, started
     from oapl_core.pretraining.model import new_model
     from oapl_core.seeds import derive_seed
 
-    config = _settings(place.scale).pretrain
+    settings = _settings(place.scale)
+    config: Any = settings.pretrain
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = True
     tokenizer = PreTrainedTokenizerFast.from_pretrained(place.encoded / "tokenizer")
@@ -202,8 +206,10 @@ def _begun(place: Place, seed: int, begin_with: Path | None) -> Pretraining:
             rope=True, rms_norm=True, swiglu=True, cross_entropy=False, fused_linear_cross_entropy=False, model=model
         )
     known = Encoded.read(place.encoded / EXAMPLES)
-    own = started(model, tokenizer, known, config, derive_seed(seed, "pretrain", "order"))
-    own.bfloat16 = device.type == "cuda"
+    # a solution that the engine has no room for teaches nothing that is sampled later
+    order, most = derive_seed(seed, "pretrain", "order"), settings.engine.max_model_len
+    own = started(model, tokenizer, known, mixed(known, config, order, most), config)
+    own.on_device, own.is_by_answer, own.bfloat16 = OnDevice(known, device), True, device.type == "cuda"
     model.train()
     print(f"{model.num_parameters():,} parameters, {len(known.lengths)} solutions on {device}", flush=True)
     return own
@@ -333,7 +339,7 @@ class Worker:
             return
         machine, before = self.machine(seed), time.monotonic() + self.until - time.time()
         try:
-            is_done = arms.train(machine, {name: _sized(arm, self.options.steps)}, own, before)
+            is_done = arms.train(machine, {name: _sized(arm, self.options.steps)}, own, before, CHUNK)
             if is_done and arm.measured_on == "heldout":
                 self._measure(machine, own, name)
         except Exception:  # noqa: BLE001  # whatever it is, the other arms are worth the minutes

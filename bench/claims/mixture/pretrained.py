@@ -20,6 +20,7 @@ import argparse
 import copy
 import json
 import os
+import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +65,8 @@ class Pretraining:
     """For a CPU, with the stage's own loss."""
     on_device: OnDevice | None = None
     """For a GPU."""
+    is_by_answer: bool = False
+    """There every answer counts alike, however long it is."""
 
     def make_step(self, share: float) -> torch.Tensor:
         """One optimiser step at a share of the peak rate; returns the loss, a scalar."""
@@ -74,7 +77,7 @@ class Pretraining:
         device, batch = next(self.model.parameters()).device, self.batches[self.step % len(self.batches)]
         with device, torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
             if self.on_device:
-                loss = self.on_device.backward(self.model, batch)
+                loss = self.on_device.backward(self.model, batch, self.is_by_answer)
             else:
                 loss = batch_loss(self.model, [self.examples[i] for i in batch])
                 loss.backward()
@@ -280,7 +283,8 @@ def begun(job: Job, bfloat16: bool) -> Pretraining:
     with device:
         model = new_model(config, tokenizer, derive_seed(job.seed, "pretrain", "weights"))
     print(f"{model.num_parameters():,} parameters, {len(known.lengths)} solutions on {device}", flush=True)
-    own = started(model, tokenizer, known, config, derive_seed(job.seed, "pretrain", "order"))
+    batches = by_length(known, config, derive_seed(job.seed, "pretrain", "order"))
+    own = started(model, tokenizer, known, batches, config)
     own.bfloat16 = bfloat16
     if (kept / "state.pt").exists():
         own.load(torch.load(kept / "state.pt", map_location=device, weights_only=True))
@@ -321,16 +325,33 @@ def encoded(solved: Sequence[Solved], tokenizer: Any) -> list[tuple[list[int], l
     return made
 
 
-def started(model: Any, tokenizer: Any, known: Encoded, config: PretrainConfig, seed: int) -> Pretraining:
-    """Batches and optimisers as `oapl_core.pretraining.model.train_model` has them."""
-    import random
-
-    import torch
-
+def by_length(known: Encoded, config: PretrainConfig, seed: int) -> list[list[int]]:
+    """Batches of all epochs, each of nearly equal lengths, as `oapl_core.pretraining.model.train_model` has them."""
     from oapl_core.pretraining.model import plan_batches
 
     rng, lengths = random.Random(seed), known.lengths.tolist()
-    batches = [batch for _ in range(config.epochs) for batch in plan_batches(lengths, config.batch_size, rng)]
+    return [batch for _ in range(config.epochs) for batch in plan_batches(lengths, config.batch_size, rng)]
+
+
+def mixed(known: Encoded, config: PretrainConfig, seed: int, most: int) -> list[list[int]]:
+    """Batches of all epochs, each of all lengths up to ``most`` tokens.
+
+    Batches of one length are of one family, and their steps pull apart.
+    """
+    rng, size, found = random.Random(seed), config.batch_size, []
+    order = [row for row, length in enumerate(known.lengths.tolist()) if length <= most]
+    for _ in range(config.epochs):
+        rng.shuffle(order)
+        found += [order[first : first + size] for first in range(0, len(order), size)]
+    return found
+
+
+def started(
+    model: Any, tokenizer: Any, known: Encoded, batches: list[list[int]], config: PretrainConfig
+) -> Pretraining:
+    """Optimisers as `oapl_core.pretraining.model.train_model` has them."""
+    import torch
+
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
