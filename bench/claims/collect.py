@@ -36,7 +36,8 @@ def main() -> None:
 
 def collect(results: Path, to: Path, bed: str) -> None:
     """Every finished arm below ``results``."""
-    found = [(path, json.loads(path.read_text())) for path in sorted(results.glob("*/*-seed*.json"))]
+    paths = [path for path in sorted(results.glob("*/*-seed*.json")) if not path.stem.endswith(".measured")]
+    found = [(path, json.loads(path.read_text())) for path in paths]
     keys = [dict(zip(("base", "arm", "seed"), key_of(path), strict=True)) for path, _ in found]
     evaluations = [{**key, **row} for key, (_, one) in zip(keys, found, strict=True) for row in _evaluations(one)]
     steps = [{**key, **row} for key, (_, one) in zip(keys, found, strict=True) for row in _windows(one["steps"])]

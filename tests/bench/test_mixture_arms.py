@@ -133,8 +133,9 @@ def test_fifteen_arms_differ_by_method_and_lag_alone() -> None:
 
 def test_the_best_rate_is_the_one_of_validation() -> None:
     right = dict.fromkeys(studies.tuning("gpu"), 0.1)
-    right |= {"oapl-rate0.0005-seed1000": 0.3, "topr-rate0.00025-seed1000": 0.2}
-    assert studies.chosen(right) == dict.fromkeys(studies.METHODS, 1.25e-4) | {"oapl": 5e-4, "topr": 2.5e-4}
+    low, middle, high = studies.RATES
+    right |= {f"oapl-rate{high:g}-seed1000": 0.3, f"topr-rate{middle:g}-seed1000": 0.2}
+    assert studies.chosen(right) == dict.fromkeys(studies.METHODS, low) | {"oapl": high, "topr": middle}
     assert {arm.measured_on for arm in studies.tuning("gpu").values()} == {"validation"}
 
 

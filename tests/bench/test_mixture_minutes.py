@@ -12,8 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from bench.claims.mixture import page, studies
 from bench.claims.mixture.encoded import Encoded, OnDevice
-from bench.claims.mixture.minutes import Place, Worker, bases, nearest
+from bench.claims.mixture.minutes import bases, nearest
+from bench.claims.mixture.place import Place
 from bench.claims.mixture.torch_sampler import TorchSampler, drawn
+from bench.claims.mixture.worker import Worker
 from oapl_core.pretraining.model import Example, batch_loss
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from tests.tiny_model import write_tiny_model

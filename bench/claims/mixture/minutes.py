@@ -18,7 +18,6 @@ ended keeps its state. In this order:
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import json
 import math
@@ -27,62 +26,26 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.claims.mixture import studies
 from bench.claims.mixture.encoded import EXAMPLES, Encoded
+from bench.claims.mixture.place import Place, machine_of, means_of, of_study, settings_of, sized, widths
 from bench.claims.mixture.scales import SCALES
+from bench.claims.mixture.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from bench.claims.algorithm_1 import Arm
-    from bench.claims.machine import Machine
-    from bench.claims.mixture.measuring import Row
     from bench.claims.mixture.pretrained import Pretraining
 
-HERE = Path(__file__).resolve().parent
-LAGS = (400, 50)
-"""A lag of 1 samples 400 times a batch that is too small for a GPU: it takes longer than all other arms."""
 LEAST, MIDDLE = 0.25, 0.325
 """pass@1 at which no later checkpoint is needed, and the middle of what the gate wants."""
 TRIED = 16
 """Problems of each family and tier, of a trial; 64 answers to each as always."""
-WIDE = 4
-"""Problems of each family and tier that the last weights are asked 256 times."""
-ROWS = {"gpu": 320, "cores": 64}
-"""Answers in one sampler at once: a dozen share a GPU."""
-MICRO_BATCH = 8192
-"""Tokens."""
-CHUNK = 50
-"""Steps of an arm that are sampled together and saved: with fewer a GPU waits for the longest answers more often."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where things lie."""
-
-    scale: str
-    sets: Path
-    encoded: Path
-    to: Path
-
-    def base(self, seed: int) -> Path:
-        """Folder of a base's results."""
-        return self.to / f"mixture-{self.scale}-seed{seed}"
-
-    def model(self, seed: int) -> Path:
-        """Its weights."""
-        return self.to / "models" / f"seed{seed}"
-
-    def arguments(self) -> list[str]:
-        """For a process of our own."""
-        return [self.scale, "--sets", str(self.sets), "--encoded", str(self.encoded), "--to", str(self.to)]
 
 
 def main() -> None:
@@ -162,19 +125,11 @@ def small(options: argparse.Namespace) -> list[str]:
     return ["--steps", str(options.steps)] if options.steps else []
 
 
-def of_study(place: Place, seed: int) -> dict[str, Arm]:
-    """The arms of a base that are trained here, at the rates that were chosen, else at the middle one."""
-    path = place.to / "rates.json"
-    rates = json.loads(path.read_text()) if path.exists() else dict.fromkeys(studies.METHODS, studies.RATES[1])
-    every = studies.arms(place.scale, seed, rates)
-    return {name: arm for name, arm in every.items() if arm.interval in LAGS}
-
-
 def encode(place: Place) -> None:
     """Write the tokenizer and the ids of all solutions."""
     from bench.claims.mixture.pretrained import write_encoded
 
-    vocabulary = _settings(place.scale).pretrain.vocabulary
+    vocabulary = settings_of(place.scale).pretrain.vocabulary
     write_encoded(place.sets / place.scale / "solutions.jsonl", vocabulary, place.encoded)
 
 
@@ -189,7 +144,7 @@ def _begun(place: Place, seed: int, begin_with: Path | None) -> Pretraining:
     from oapl_core.pretraining.model import new_model
     from oapl_core.seeds import derive_seed
 
-    settings = _settings(place.scale)
+    settings = settings_of(place.scale)
     config: Any = settings.pretrain
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -279,24 +234,26 @@ def gates(place: Place, options: argparse.Namespace, until: float, seed: str) ->
 def _gates(place: Place, model: Path, to: Path, size: tuple[int, int]) -> None:
     from bench.claims.mixture import gates as measuring
 
-    with _means(place, model) as means:
-        most = _settings(place.scale).sampling.max_tokens
+    with means_of(place, model) as means:
+        most = settings_of(place.scale).sampling.max_tokens
         measuring.measured(place.scale, model, place.sets, to, size, means, most, 3 * size[0])
 
 
 def rollouts(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:
-    """Sample what arms of the longest lag train on, which is the same for all of them, and evaluate the base."""
+    """Sample what all arms of the longest lag train on, and measure the base as arms are."""
     from bench.claims.algorithm_1 import Lagged
+    from bench.claims.mixture import arms
 
-    arm = _sized(next(iter(of_study(place, int(seed)).values())), options.steps)
+    arm = sized(next(iter(of_study(place, int(seed)).values())), options.steps)
     own = place.base(int(seed))
-    with _means(place, place.model(int(seed))) as means, tempfile.TemporaryDirectory() as scratch:
-        one = Lagged(arm, _machine(place, int(seed), means, own / "kept"), Path(scratch))
+    with means_of(place, place.model(int(seed))) as means, tempfile.TemporaryDirectory() as scratch:
+        one = Lagged(arm, machine_of(place, int(seed), means, own / "kept"), Path(scratch))
         one.evaluate()
         rows = one.sampled(one.machine.base, min(arm.interval, arm.steps))
         right = sum(row["correct"] for row in rows)
         print(f"{len(rows)} rollouts, {right} correct, {one.evaluations}", flush=True)
-    (own / "rollouts.done").touch()
+        (own / "rollouts.done").touch()
+        arms.write(own / "base.measured.json", widths(place, one.machine, one.machine.base, options.steps))
 
 
 def worker(place: Place, options: argparse.Namespace, until: float, number: str) -> None:
@@ -305,7 +262,7 @@ def worker(place: Place, options: argparse.Namespace, until: float, number: str)
 
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.set_num_threads(1)
-    with _means(place, place.model(options.seeds[0])) as means:
+    with means_of(place, place.model(options.seeds[0])) as means:
         own = Worker(place, options, until, number, means)
         if options.rates and not (place.to / "rates.json").exists():
             for name, one in studies.tuning(place.scale).items():
@@ -315,136 +272,6 @@ def worker(place: Place, options: argparse.Namespace, until: float, number: str)
             own.wait_for((place.base(seed) / "rollouts.done").exists)
             for name, one in of_study(place, seed).items():
                 own.train(seed, name, one)
-
-
-@dataclass
-class Worker:
-    """A process's sampler and verifier, and what it knows of each base."""
-
-    place: Place
-    options: argparse.Namespace
-    until: float
-    number: str
-    means: tuple[Any, Any]
-    machines: dict[int, Machine] = field(default_factory=dict)
-
-    def train(self, seed: int, name: str, arm: Arm) -> None:
-        """Train an arm that nobody has begun, and measure its last weights unless it chooses a rate."""
-        import torch
-
-        from bench.claims.mixture import arms
-
-        own = self.place.base(seed)
-        if time.time() > self.until or (own / f"{name}.json").exists() or not self._is_first(seed, name):
-            return
-        machine, before = self.machine(seed), time.monotonic() + self.until - time.time()
-        try:
-            is_done = arms.train(machine, {name: _sized(arm, self.options.steps)}, own, before, CHUNK)
-            if is_done and arm.measured_on == "heldout":
-                self._measure(machine, own, name)
-        except Exception:  # noqa: BLE001  # whatever it is, the other arms are worth the minutes
-            traceback.print_exc()
-            (own / f"{name}.failed").touch()
-        gc.collect()
-        torch.cuda.empty_cache()
-
-    def _measure(self, machine: Machine, own: Path, name: str) -> None:
-        from bench.claims.mixture import arms, measuring
-
-        many, n = (1, 16) if self.options.steps else (WIDE, arms.ANSWERS)
-        rows = [row for tier in measuring.TIERS for row in measuring.chosen(_heldout(self.place, tier), many)]
-        found = measuring.widths(machine, own / "models" / name, rows, n)
-        arms.write(own / f"{name}.measured.json", {"n": n, "problems": found})
-        shutil.rmtree(own / "models" / name)
-
-    def machine(self, seed: int) -> Machine:
-        """Problems and prompts of a base; what it answered is copied, as every process adds to it."""
-        if seed not in self.machines:
-            own = self.place.base(seed)
-            kept = own / f"kept-{self.number}"
-            if not kept.exists() and (own / "rollouts.done").exists():
-                shutil.copytree(own / "kept", kept)
-            made = _machine(self.place, seed, self.means, kept)
-            if not (own / "rollouts.done").exists():
-                return made
-            self.machines[seed] = made
-        return self.machines[seed]
-
-    def choose_rates(self) -> None:
-        """Write the rates once every arm that chooses them is there."""
-        own, path = self.place.base(self.options.seeds[0]), self.place.to / "rates.json"
-        files = {name: own / f"{name}.json" for name in studies.tuning(self.place.scale)}
-
-        def all_ended() -> bool:
-            return all(file.exists() or file.with_suffix(".failed").exists() for file in files.values())
-
-        self.wait_for(all_ended)
-        if all_ended() and self._is_first(0, "rates"):
-            found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
-            right = dict.fromkeys(files, -1.0)
-            right |= {name: one["evaluations"][-1]["right_share"] for name, one in found.items()}
-            draft = path.with_name(".tmp-rates.json")
-            draft.write_text(json.dumps(studies.chosen(right), indent=1) + "\n")
-            draft.rename(path)
-        self.wait_for(path.exists)
-
-    def wait_for(self, is_there: Callable[[], bool]) -> None:
-        """Wait for what another process writes, while there is time."""
-        while not is_there() and time.time() < self.until:
-            time.sleep(0.2)
-
-    def _is_first(self, seed: int, name: str) -> bool:
-        claims = self.place.to / "claims"
-        claims.mkdir(exist_ok=True)
-        try:
-            (claims / f"{seed}-{name}").mkdir()
-        except FileExistsError:
-            return False
-        return True
-
-
-def _sized(arm: Arm, steps: int | None) -> Arm:
-    from bench.claims.mixture.arms import shorter
-
-    arm = replace(arm, training={**arm.training, "tokens_per_micro_batch": MICRO_BATCH})
-    return shorter(arm, steps) if steps else arm
-
-
-@contextmanager
-def _means(place: Place, model: Path) -> Iterator[tuple[Any, Any]]:
-    """A sampler and a verifier of one process: others run beside it."""
-    from bench.claims.mixture.torch_sampler import TorchSampler
-    from oapl_core.verdicts.verifier import Verifier
-
-    config = _settings(place.scale)
-    # the verifier's processes start before the GPU's memory is in use
-    with Verifier(config.verifier.model_copy(update={"workers": 1})) as verifier:
-        verifier.verify([], [], [])
-        with TorchSampler(model, ROWS[place.scale], config.engine.max_model_len) as sampler:
-            yield sampler, verifier
-
-
-def _machine(place: Place, seed: int, means: tuple[Any, Any], kept: Path) -> Machine:
-    from bench.claims.mixture.measuring import machine
-    from oapl_core.problems.problem_set import read_problem_set
-
-    folder, splits = place.sets / place.scale, ("train", "validation", "heldout")
-    rows = {split: list(read_problem_set(folder / f"{split}.jsonl", split)) for split in splits}
-    return machine(place.model(seed), rows, *means, _settings(place.scale).sampling.max_tokens, kept)
-
-
-def _heldout(place: Place, tier: str) -> Iterable[Row]:
-    from bench.claims.mixture.measuring import family_of
-    from oapl_core.problems.problem_set import read_problem_set
-
-    rows = read_problem_set(place.sets / place.scale / "heldout.jsonl", "heldout")
-    return [row for row in rows if family_of(row)[1] == tier]
-
-
-def _settings(scale: str) -> Any:
-    from oapl_core.settings.experiment_file import load_experiment
-
-    return load_experiment(HERE / f"{scale}.toml", [])
 
 
 JOBS: Mapping[str, Callable[..., None]] = {

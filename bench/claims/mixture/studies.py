@@ -26,7 +26,7 @@ METHODS: Mapping[str, Method] = {
     "rft": Rft(),
 }
 """`both` is the variant that closed half of the gap to TOPR in docs/benchmarks/factorial.md."""
-RATES = (1.25e-4, 2.5e-4, 5e-4)
+RATES = (3.125e-5, 6.25e-5, 1.25e-4)
 TUNED_AT, TUNING_STEPS, TUNING_SEED = 50, 100, 1000
 """Lag, steps and seed of the arms that choose a rate."""
 OFF_BY_ONE = 2

@@ -1,0 +1,101 @@
+"""A process of `minutes.py` that trains arms which no other process has begun."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import shutil
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bench.claims.mixture import studies
+from bench.claims.mixture.place import Place, machine_of, sized, widths
+
+if TYPE_CHECKING:
+    from bench.claims.algorithm_1 import Arm
+    from bench.claims.machine import Machine
+
+CHUNK = 50
+"""Steps of an arm that are sampled together and saved: with fewer a GPU waits for the longest answers more often."""
+
+
+@dataclass
+class Worker:
+    """A process's sampler and verifier, and what it knows of each base."""
+
+    place: Place
+    options: argparse.Namespace
+    until: float
+    number: str
+    means: tuple[Any, Any]
+    machines: dict[int, Machine] = field(default_factory=dict)
+
+    def train(self, seed: int, name: str, arm: Arm) -> None:
+        """Train an arm that nobody has begun, and measure its last weights unless it chooses a rate."""
+        import torch
+
+        from bench.claims.mixture import arms
+
+        own = self.place.base(seed)
+        if time.time() > self.until or (own / f"{name}.json").exists() or not self._is_first(seed, name):
+            return
+        machine, before = self.machine(seed), time.monotonic() + self.until - time.time()
+        try:
+            is_done = arms.train(machine, {name: sized(arm, self.options.steps)}, own, before, CHUNK)
+            if is_done and arm.measured_on == "heldout":
+                found = widths(self.place, machine, own / "models" / name, self.options.steps)
+                arms.write(own / f"{name}.measured.json", found)
+                shutil.rmtree(own / "models" / name)
+        except Exception:  # noqa: BLE001  # whatever it is, the other arms are worth the minutes
+            traceback.print_exc()
+            (own / f"{name}.failed").touch()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def machine(self, seed: int) -> Machine:
+        """Problems and prompts of a base; what it answered is copied, as every process adds to it."""
+        if seed not in self.machines:
+            own = self.place.base(seed)
+            if not (own / "rollouts.done").exists():
+                return machine_of(self.place, seed, self.means, own / f"kept-{self.number}-early")
+            kept = own / f"kept-{self.number}"
+            if not kept.exists():
+                shutil.copytree(own / "kept", kept)
+            self.machines[seed] = machine_of(self.place, seed, self.means, kept)
+        return self.machines[seed]
+
+    def choose_rates(self) -> None:
+        """Write the rates once every arm that chooses them is there."""
+        own, path = self.place.base(self.options.seeds[0]), self.place.to / "rates.json"
+        files = {name: own / f"{name}.json" for name in studies.tuning(self.place.scale)}
+
+        def all_ended() -> bool:
+            return all(file.exists() or file.with_suffix(".failed").exists() for file in files.values())
+
+        self.wait_for(all_ended)
+        if all_ended() and self._is_first(0, "rates"):
+            found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+            right = dict.fromkeys(files, -1.0)
+            right |= {name: one["evaluations"][-1]["right_share"] for name, one in found.items()}
+            draft = path.with_name(".tmp-rates.json")
+            draft.write_text(json.dumps(studies.chosen(right), indent=1) + "\n")
+            draft.rename(path)
+        self.wait_for(path.exists)
+
+    def wait_for(self, is_there: Callable[[], bool]) -> None:
+        """Wait for what another process writes, while there is time."""
+        while not is_there() and time.time() < self.until:
+            time.sleep(0.2)
+
+    def _is_first(self, seed: int, name: str) -> bool:
+        claims = self.place.to / "claims"
+        claims.mkdir(exist_ok=True)
+        try:
+            (claims / f"{seed}-{name}").mkdir()
+        except FileExistsError:
+            return False
+        return True
