@@ -19,6 +19,7 @@ from bench.claims.collect import collect
 from bench.claims.mixture import gates as measuring
 from bench.claims.mixture import studies
 from bench.claims.mixture.gates import GATES, WHOLE, shown
+from bench.claims.mixture.measuring import TIERS as TIERS_OF_SETS
 from bench.claims.mixture.place import LAGS
 from bench.claims.mixture.scales import FAMILIES
 from bench.claims.page import DATA, written
@@ -72,7 +73,7 @@ def widths(out: Path) -> pl.DataFrame:
 
 def page(text: str) -> str:
     """The page with its tables made again."""
-    made = {"checkpoints": checkpoints, "gates": gates, "rates": rates, "arms": arms, "widths": wide}
+    made = {"checkpoints": checkpoints, "gates": gates, "rates": rates, "arms": arms, "families": families, "widths": wide}
     return written(text, made)
 
 
@@ -149,6 +150,20 @@ def arms() -> str:
 
     steps = [f"step {step}" for step in sorted(evaluated()["oapl-lag400"])]
     return table(["method", "L", *steps, "collapsed", "tokens", "cut, %", "entropy"], _by_arm(row_of))
+
+
+def families() -> str:
+    """Correct held-out answers to each family and tier, of the base and of the last weights."""
+    columns = [f"{family}, {tier}" for tier in TIERS_OF_SETS for family in FAMILIES]
+
+    def row_of(row: Mapping[str, Any]) -> list[str]:
+        # a set has its families and tiers in turn (`sets.problems`)
+        own = [row["right"][place :: len(columns)] for place in range(len(columns))]
+        return [f"{100 * sum(right) / len(right) / row['n']:.1f}" for right in own]
+
+    last = max(evaluated()["oapl-lag400"])
+    base = ["base", "", *row_of(evaluated()["oapl-lag400"][0])]
+    return table(["method", "L", *columns], [base, *_by_arm(lambda arm: row_of(evaluated()[arm][last]))])
 
 
 def wide() -> str:
