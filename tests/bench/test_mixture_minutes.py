@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from bench.claims.mixture import page, studies
-from bench.claims.mixture.encoded import Encoded, OnDevice
+from bench.claims.mixture import encoded, page, studies
+from bench.claims.mixture.encoded import Encoded, OnDevice, passes
 from bench.claims.mixture.minutes import bases, nearest
 from bench.claims.mixture.place import Place
+from bench.claims.mixture.pretrained import mixed
 from bench.claims.mixture.torch_sampler import TorchSampler, drawn
 from bench.claims.mixture.worker import Worker
 from oapl_core.pretraining.model import Example, batch_loss
 from oapl_core.rollouts.requests import Request, SampledAnswer
+from oapl_core.settings.pretrain import PretrainConfig
 from tests.tiny_model import write_tiny_model
 
 
@@ -118,6 +122,46 @@ def test_a_batch_on_the_device_has_the_stage_s_loss_and_gradient(model: Path, mo
         assert torch.allclose(mine, p.grad, atol=1e-5)
 
 
+def test_answers_count_alike_where_the_batch_says_so(model: Path) -> None:
+    pairs = [(list(range(5, 8 + n)), list(range(9, 12 + 4 * n))) for n in range(6)]
+    network: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    rows = [4, 1, 5, 2]
+    loss = OnDevice(Encoded.of(pairs), torch.device("cpu")).backward(network, rows, is_by_answer=True)
+    found = [p.grad.clone() for p in network.parameters()]
+    network.zero_grad()
+    known = torch.stack([batch_loss(network, [Example(*pairs[row])]) for row in rows]).mean()
+    known.backward()
+    assert float(loss) == pytest.approx(float(known.detach()), rel=1e-5)
+    for mine, p in zip(found, network.parameters(), strict=True):
+        assert torch.allclose(mine, p.grad, atol=1e-5)
+
+
+@given(lengths=st.lists(st.integers(1, 900), min_size=1, max_size=300))
+def test_passes_have_every_row_once_and_room(lengths: list[int]) -> None:
+    lengths.sort()
+    parts = passes(lengths)
+    assert [row for part in parts for row in range(len(lengths))[part]] == list(range(len(lengths)))
+    for part in parts:
+        rows = lengths[part]
+        assert len(rows) * rows[-1] <= encoded.MOST_TOKENS or len(rows) <= encoded.BLOCK
+
+
+def test_long_rows_have_a_pass_of_their_own_where_padding_costs_more_than_a_pass() -> None:
+    few, many = [10] * 32 + [800] * 32, [10] * 32 + [40] * 32
+    assert passes(few) == [slice(0, 32), slice(32, 64)]
+    assert passes(many) == [slice(0, 64)]
+
+
+def test_mixed_batches_have_every_row_of_enough_room_once_an_epoch() -> None:
+    known = Encoded.of([([1] * n, [2] * n) for n in range(1, 40)])
+    config = PretrainConfig(solutions=Path("none"), batch_size=4, epochs=3)
+    batches = mixed(known, config, seed=3, most=60)
+    assert len(batches) == 3 * 8, "30 rows of at most 60 tokens"
+    epochs = [[row for batch in batches[first : first + 8] for row in batch] for first in (0, 8, 16)]
+    assert all(sorted(epoch) == list(range(30)) for epoch in epochs)
+    assert epochs[0] != epochs[1]
+
+
 def test_encoded_solutions_are_read_as_they_were_written(tmp_path: Path) -> None:
     pairs = [([1, 2], [3]), ([4], [5, 6, 500])]
     Encoded.of(pairs).write(tmp_path / "examples.npz")
@@ -161,6 +205,28 @@ def test_a_base_without_a_checkpoint_is_one_line(
         bases(Place("cores", tmp_path, tmp_path, tmp_path), options, time.time(), "3")
 
 
+def test_arms_begin_with_what_their_base_answered_also_after_those_that_choose_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, used = Place("cores", tmp_path, tmp_path, tmp_path), list[Path]()
+
+    def machine_of(place: Place, seed: int, means: tuple[Any, Any], kept: Path) -> Path:
+        kept.mkdir(parents=True, exist_ok=True)
+        used.append(kept)
+        return kept
+
+    monkeypatch.setattr("bench.claims.mixture.worker.machine_of", machine_of)
+    worker = Worker(place, argparse.Namespace(), 0.0, "7", (None, None))
+    worker.machine(0)  # an arm that chooses a rate: the base has not answered yet
+    (place.base(0) / "kept").mkdir(parents=True)
+    (place.base(0) / "kept" / "answers.jsonl").write_text("known\n")
+    (place.base(0) / "rollouts.done").touch()
+    found: list[Any] = [worker.machine(0), worker.machine(0)]
+    assert found == [used[1]] * 2
+    assert len(used) == 2
+    assert (used[1] / "answers.jsonl").read_text() == "known\n"
+
+
 def test_the_data_is_what_the_minutes_left(tmp_path: Path) -> None:
     for seed, steps in ((1, 20), (0, 300), (0, 20)):
         (tmp_path / f"mixture-gpu-seed{seed}").mkdir(exist_ok=True)
@@ -169,6 +235,16 @@ def test_the_data_is_what_the_minutes_left(tmp_path: Path) -> None:
         )
     found = [(row["seed"], row["steps"]) for row in page.collected(tmp_path)]
     assert found == [(0, 20), (0, 300), (1, 20)]
+
+
+def test_gates_of_the_same_weights_are_replaced_and_others_stay(tmp_path: Path) -> None:
+    kept, out = tmp_path / "gates.json", tmp_path / "out" / "mixture-gpu-seed0"
+    out.mkdir(parents=True)
+    rows = [{"policy_hash": name, "max_tokens": 320, "value": value} for name, value in (("a", 1), ("b", 2), ("b", 3))]
+    kept.write_text(json.dumps(rows[:2]))
+    (out / "gates-gpu-b.json").write_text(json.dumps(rows[2]))
+    page.keep(kept, "gates", tmp_path / "out")
+    assert json.loads(kept.read_text()) == [rows[0], rows[2]]
 
 
 def test_the_page_has_the_tables_of_its_data() -> None:
