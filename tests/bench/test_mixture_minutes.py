@@ -150,6 +150,7 @@ def test_long_rows_have_a_pass_of_their_own_where_padding_costs_more_than_a_pass
     few, many = [10] * 32 + [800] * 32, [10] * 32 + [40] * 32
     assert passes(few) == [slice(0, 32), slice(32, 64)]
     assert passes(many) == [slice(0, 64)]
+    assert len(passes([600] * 256)) == 3, "153,600 tokens, and 65,536 have room"
 
 
 def test_mixed_batches_have_every_row_of_enough_room_once_an_epoch() -> None:
