@@ -119,9 +119,15 @@ def elsewhere(words: str, own: tuple[str, ...]) -> list[str]:
     pattern, found = re.compile(words), []
     for path in python_files(*PACKAGES):
         is_own = any(part in str(path) for part in own)
-        if not is_own and pattern.search(" ".join(identifiers(tree(path)))):
+        if not is_own and pattern.search(names_of(path)):
             found.append(str(path))
     return found
+
+
+@cache
+def names_of(path: Path) -> str:
+    """The identifiers of a source file, once for all features."""
+    return " ".join(identifiers(tree(path)))
 
 
 def identifiers(module: ast.Module) -> Iterator[str]:

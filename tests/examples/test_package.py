@@ -239,6 +239,7 @@ def verified(installed: Path, folder: Path, at: str) -> tuple[Run, subprocess.Co
     return run, python(variables(installed), folder, "-c", STAGE, str(run.root))
 
 
+@pytest.mark.slow
 def test_its_runner_ends_a_verification_with_a_helper(installed: Path, tmp_path: Path) -> None:
     run, done = verified(installed, tmp_path, at="7")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -85,6 +85,7 @@ def _each_checkpoint_is_to_be_evaluated(server: PrefectServer, run: Run) -> None
     ]
 
 
+@pytest.mark.slow
 def test_a_worker_that_a_script_started_with_an_ampersand_ends_on_sigterm(server: PrefectServer) -> None:
     log = server.folder / "scripted.log"
     worker_of_a_pool = f"{sys.executable} -m prefect worker start --pool oapl --type process --name scripted"
@@ -109,6 +110,7 @@ def test_deployments_say_which_code_they_are_of_and_the_worker_how_it_is(server:
     assert httpx.get(server.health, timeout=30).json() == {"message": "OK"}
 
 
+@pytest.mark.slow
 def test_plain_prefect_deploys_starts_by_the_short_name_and_says_what_the_old_parameter_is_called_now(
     server: PrefectServer, tmp_path: Path
 ) -> None:

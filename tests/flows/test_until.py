@@ -63,6 +63,7 @@ def test_it_stops_before_training_and_continues_exactly_there(tmp_path: Path) ->
     assert "the report is" in play(run, until="groups"), "what is finished is not stopped"
 
 
+@pytest.mark.slow
 def test_of_several_rounds_the_next_unfinished_one_is_meant_unless_one_is_named(tmp_path: Path) -> None:
     run = make_run(tmp_path, 3)
     play(run, until="training")
@@ -137,6 +138,15 @@ def test_the_command_line_refuses_it_in_one_line(tmp_path: Path) -> None:
     assert (done.returncode, "says which round --redo, --from-stage or --until means" in done.stderr) == (2, True)
 
 
+def test_the_command_stops_where_it_is_asked_to(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    done = called("run", run.root, "--until", "problems-and-prompts")
+    assert done.returncode == 0, done.stderr
+    assert f"stopped before round 0: sampling, as asked; `oapl run {run.root}` continues there" in done.stdout
+    assert calls(run) == labels(run)[:1]
+
+
+@pytest.mark.slow
 def test_the_command_stops_and_continues(tmp_path: Path) -> None:
     run = make_run(tmp_path, 2)
     done = called("run", run.root, "--until", "groups")
@@ -170,6 +180,7 @@ def test_after_an_evaluation_the_report_is_written_at_once_and_a_broken_one_ends
     assert calls(run) == made, "nothing is left"
 
 
+@pytest.mark.slow
 def test_a_report_that_a_kill_or_a_failure_left_out_is_written_by_the_next_start_once(tmp_path: Path) -> None:
     run = make_run(tmp_path, 3, evaluation={"every_rounds": 1})
     (run.root / "fail").write_text("reports.write=data")
@@ -185,6 +196,7 @@ def test_a_report_that_a_kill_or_a_failure_left_out_is_written_by_the_next_start
     assert len(calls(run)) == before + 3, "it is there"
 
 
+@pytest.mark.slow
 def test_the_nightly_flow_writes_it_before_the_next_round_which_measures_nothing(tmp_path: Path) -> None:
     from flows.round import oapl_round
 

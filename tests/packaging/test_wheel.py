@@ -43,7 +43,7 @@ def test_every_module_of_the_checkout_is_in_the_wheel(wheel: Path) -> None:
     assert [str(f.relative_to(ROOT)) for f in modules if str(f.relative_to(ROOT)) not in names] == []
 
 
-@pytest.mark.parametrize("extra", ["", "cpu", "cuda"])
+@pytest.mark.parametrize("extra", ["", "cpu", pytest.param("cuda", marks=pytest.mark.slow)])
 def test_the_metadata_alone_resolve_to_a_prefect_that_starts(wheel: Path, tmp_path: Path, extra: str) -> None:
     (tmp_path / "wanted.in").write_text(f"oapl{f'[{extra}]' if extra else ''} @ file://{wheel}\n")
     target = ("--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28")

@@ -229,7 +229,7 @@ def test_an_evaluation_of_a_foreign_checkpoint_is_refused(tmp_path: Path) -> Non
         rollouts_spent(RunRecord(write_synthetic_run(tmp_path)), "0123456789abcdef")
 
 
-@pytest.mark.parametrize("sampler", ["unknown", "0123456789abcdef"])
+@pytest.mark.parametrize("sampler", [pytest.param("unknown", marks=pytest.mark.slow), "0123456789abcdef"])
 def test_the_base_is_known_where_another_policy_sampled_round_0(tmp_path: Path, sampler: str) -> None:
     """Imported rollouts name their own policy or none; what they were trained into still has cost them."""
     run = write_synthetic_run(tmp_path)

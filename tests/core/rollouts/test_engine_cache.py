@@ -72,6 +72,7 @@ def epochs(tmp_path: Path) -> list[Path]:
     return [made_up_model(tmp_path / f"epoch_{number}", number) for number in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("vllm") is None, reason="the engine is not installed")
 def test_two_epochs_have_one_key_in_the_cache_of_vllm_and_their_folders_two(tmp_path: Path) -> None:
     first = write_tiny_model(tmp_path / "epoch_01", seed=1)

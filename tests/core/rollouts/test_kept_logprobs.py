@@ -90,6 +90,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found_in(tmp_path_factory.mktemp("kept"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_rows_are_those_of_log_probs_handed_over_token_by_token(session: dict[str, Any], case: str) -> None:
     kept, handed_over = session[case]
@@ -98,6 +99,7 @@ def test_rows_are_those_of_log_probs_handed_over_token_by_token(session: dict[st
     assert all(len(ids) == len(logprobs) > 0 for ids, logprobs, *_ in kept.values())
 
 
+@pytest.mark.slow
 def test_they_are_kept_where_no_stop_text_is_given_and_nothing_is_left_behind(session: dict[str, Any]) -> None:
     answers = PROMPTS * GROUP
     assert session["kept"] == [True] * answers + [False] * answers

@@ -104,7 +104,8 @@ def conclude(stage: Stage, run: Run) -> None:
     assert made_more_than_once(run) == [], "a recorded part was sampled again"
 
 
-@pytest.mark.parametrize("kills", [A_FEW_KILLS, pytest.param(KILLS, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [A_FEW_KILLS, KILLS])
 def test_killed_at_random_moments_each_answer_is_there_once(
     kills: int, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,7 +101,7 @@ def test_one_that_is_away_is_said_once_and_asked_again_from_what_it_did_not_take
     assert lines == ["away: no route; the run continues, and what is missing is sent later", "away: caught up"]
 
 
-@pytest.mark.parametrize("tries", [1, 3])
+@pytest.mark.parametrize("tries", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_end_asks_one_that_stays_away_as_often_as_it_says(run: Run, tries: int) -> None:
     class Gone(Heard):
         last_tries = tries

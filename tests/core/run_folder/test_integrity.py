@@ -51,6 +51,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
+@pytest.mark.slow_if(case=lambda given: (given["folder"] == "1_rollouts") == (given["damage"] is flip))
 @pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
 @pytest.mark.parametrize("folder", ["1_rollouts", "2_verdicts"])
 def test_a_damaged_part_is_named_and_it_alone_is_made_again(

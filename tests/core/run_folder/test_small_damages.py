@@ -84,6 +84,7 @@ def opened(root: Path, where: str) -> tuple[Run, set[str]] | str:
     return found
 
 
+@pytest.mark.slow_if(case=lambda given: given["damage"] in (duplicate_line, swap_lines))
 @pytest.mark.parametrize("name", ["ledger.jsonl", "run.json"])
 @pytest.mark.parametrize("damage", [flip_bit, cut, delete_line, duplicate_line, swap_lines, blank, garble])
 def test_a_damage_is_told_of_or_made_again(whole: Run, tmp_path: Path, damage: Damage, name: str) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from oapl_core import tables
+from oapl_core.devices import visible_gpus
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
+from tests.core.training.forked_training import Forked
 
 BETA1, BETA2 = 1.0, 0.05
 # A larger eps than the default: where a gradient is almost 0, Adam would turn its rounding into whole steps.
@@ -109,7 +111,16 @@ def train_command(run: Run, number: int = 0) -> list[str]:
 
 
 def train_in_a_process(run: Run, number: int = 0) -> str:
-    """Train a round to its end; returns what was printed."""
-    result = subprocess.run(train_command(run, number), capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    """Train a round to its end; returns what was printed.
+
+    The process is forked from one that has imported DeepSpeed, unless it is to compile, or to use a GPU.
+    """
+    if run.config.training.compile or visible_gpus():
+        result = subprocess.run(train_command(run, number), capture_output=True, text=True)
+        code, said, errors = result.returncode, result.stdout, result.stderr
+    else:
+        process = Forked(run, number)
+        said, errors = process.communicate()
+        code = process.wait()
+    assert code == 0, said + errors
+    return said

@@ -99,6 +99,7 @@ def test_layers_that_are_not_there_are_refused_by_name(tmp_path: Path) -> None:
         add_adapter(model, AdapterConfig(targets=("query",)), seed=1)
 
 
+@pytest.mark.slow
 def test_zero_3_ends_with_the_same_adapters(
     adapted: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
 ) -> None:

@@ -146,6 +146,7 @@ def test_an_average_continues_with_other_ranks_and_another_zero_stage(
     assert_as_plain(run, plain)
 
 
+@pytest.mark.slow
 def test_rounds_that_share_an_optimiser_share_the_average(tmp_path: Path, sharp_model: Path, rows: list[Row]) -> None:
     options = {"objective": SETTINGS, "learning_rate": 3e-3}
     together = in_one_round(tmp_path / "together", sharp_model, rows, 2, **options)

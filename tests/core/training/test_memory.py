@@ -77,7 +77,8 @@ def test_checkpointing_is_estimated_to_keep_less_than_without_it_and_more_than_b
     assert between < estimate.activations < whole.activations / 2
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "bfloat16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_every_choice_keeps_is_estimated_within_a_third(
     tmp_path: Path, dtype: Literal["float32", "bfloat16"]
 ) -> None:
@@ -184,15 +185,12 @@ raise SystemExit(run_verb(verb, has_round=True))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "expected"),
     [
         (10**6, "micro-batch of 4 sequences, .* tokens, longest 20.*: lower training.tokens_per_micro_batch"),
-        pytest.param(
-            1,
-            "micro-batch of 1 sequences, .* try training.recompute = 'all', a lower training.logprob_chunk",
-            marks=pytest.mark.slow,
-        ),
+        (1, "micro-batch of 1 sequences, .* try training.recompute = 'all', a lower training.logprob_chunk"),
     ],
 )
 def test_running_out_of_memory_names_the_micro_batch_and_the_setting(

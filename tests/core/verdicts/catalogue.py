@@ -264,4 +264,4 @@ COPIES = {
     *("82 swallow a timeout", "83 signal.alarm(0)", "86 naps instead of work", "87 patched clock"),
 }
 """Items that run into the limit of another one (01, 02, 09, 10, 23, 34), by a deed that every isolation level answers
-alike: judged at one level in the default suite, at every level and for every user in the slow one."""
+alike: judged in the slow suite alone, at every level and for every user."""

@@ -74,7 +74,7 @@ def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, Verdict]]:
         yield dict(zip(names, found, strict=True))
 
 
-@pytest.mark.slow_if(case=lambda params: sandboxes.at_further_level(params) and params["name"] in COPIES)
+@pytest.mark.slow_if(case=lambda params: params["name"] in COPIES)
 @pytest.mark.parametrize("name", ITEMS)
 def test_the_verdict_is_the_catalogues(name: str, verdicts: dict[str, Verdict]) -> None:
     verdict, right = verdicts[name], ITEMS[name][1]

@@ -96,7 +96,8 @@ def wait_until_working(process: "subprocess.Popen[str]", run: Run, parts: int) -
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("kills", [(1,), pytest.param((1, 2), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [(1,), (1, 2)])
 def test_killing_the_supervisor_loses_and_doubles_nothing(kills: tuple[int, ...], tmp_path: Path, root: Path) -> None:
     run = mixed_run(tmp_path)
     for parts in kills:
@@ -115,7 +116,9 @@ def test_killing_the_supervisor_loses_and_doubles_nothing(kills: tuple[int, ...]
     assert right(run)
 
 
-@pytest.mark.parametrize("victim", ["sandbox.fork_server", "verdicts.workers.maths_worker"])
+@pytest.mark.parametrize(
+    "victim", ["sandbox.fork_server", pytest.param("verdicts.workers.maths_worker", marks=pytest.mark.slow)]
+)
 def test_killing_fork_servers_and_maths_workers_changes_no_verdict(victim: str, tmp_path: Path, root: Path) -> None:
     run = mixed_run(tmp_path)
     with verification(run, root) as process:

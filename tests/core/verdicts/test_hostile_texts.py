@@ -1,4 +1,4 @@
-"""Ten thousand texts that nobody meant, each: no answer, tool call or reply of a judge makes a verifier error."""
+"""Thousands of texts that nobody meant, each: no answer, tool call or reply of a judge makes a verifier error."""
 
 import json
 import random
@@ -31,7 +31,7 @@ from oapl_extras.judge.language_judge import LanguageJudge, _NoVote
 from tests import sandboxes
 from tests.core.verdicts import hostile_texts
 
-COUNT = 10_000
+COUNTS = pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
 SLOW_ANSWERS = 2000
 SYNTAXES = ("json", "llama", "fence", "tags")
 
@@ -41,16 +41,17 @@ def texts(count: int, seed: int = 0) -> Iterator[str]:
     return (hostile_texts.text(rng) for _ in range(count))
 
 
-def test_ten_thousand_answers_are_read() -> None:
+@COUNTS
+def test_thousands_of_answers_are_read(count: int) -> None:
     kinds = Counter[tuple[str, type]]()
-    for text in texts(COUNT):
+    for text in texts(count):
         for is_thinking in (False, True):
             kinds["program", type(extraction.program(text, is_thinking))] += 1
         for rule in ANSWER_RULES:
             kinds[rule, type(answer_rules.maths_by(rule, text))] += 1
     readers = ("program", *ANSWER_RULES)
     assert kinds.keys() == {(reader, kind) for reader in readers for kind in (str, type(None))}, "each finds some"
-    assert kinds.total() == COUNT * (2 + len(ANSWER_RULES))
+    assert kinds.total() == count * (2 + len(ANSWER_RULES))
 
 
 PROBLEMS: list[dict[str, Any]] = [
@@ -129,11 +130,12 @@ def stored(rows: list[dict[str, Any]], folder: Path) -> int:
     return sum(map(len, read_table(folder / "turns.parquet", TURNS)["tool_calls"].to_pylist()))
 
 
-def test_ten_thousand_tool_calls_are_answered(tmp_path: Path) -> None:
+@COUNTS
+def test_thousands_of_tool_calls_are_answered(tmp_path: Path, count: int) -> None:
     index([{"title": "a", "text": "b " * 99}], tmp_path / "pages.sqlite")
-    rows = answered(Calculator(), {"calc": "expression"}, COUNT // 2, 3)
-    rows += answered(Search(str(tmp_path / "pages.sqlite")), {"search": "query", "read": "page"}, COUNT // 2, 4)
-    assert len(rows) > COUNT
+    rows = answered(Calculator(), {"calc": "expression"}, count // 2, 3)
+    rows += answered(Search(str(tmp_path / "pages.sqlite")), {"search": "query", "read": "page"}, count // 2, 4)
+    assert len(rows) > count
     assert {row["is_error"] for row in rows} == {True, False}
     assert stored(rows, tmp_path) == len(rows)
 
@@ -194,11 +196,12 @@ def opinions(folder: Path, reply: Callable[[], bytes], count: int) -> list[float
         judge.close()
 
 
-def test_ten_thousand_replies_of_a_judge_are_numbers_or_errors_of_their_row(tmp_path: Path) -> None:
+@COUNTS
+def test_thousands_of_replies_of_a_judge_are_numbers_or_errors_of_their_row(tmp_path: Path, count: int) -> None:
     rng = random.Random(7)
     begun = time.monotonic()
-    found = opinions(tmp_path, lambda: replies(rng), COUNT)
+    found = opinions(tmp_path, lambda: replies(rng), count)
     kinds = Counter(type(one) for one in found)
-    assert kinds[float] > COUNT / 4 and kinds[_NoVote] > COUNT / 4, kinds
+    assert kinds[float] > count / 4 and kinds[_NoVote] > count / 4, kinds
     assert all(one == one and abs(one) < float("inf") for one in found if isinstance(one, float))
     assert time.monotonic() - begun < 300

@@ -191,6 +191,7 @@ rewarded(judge(Path(sys.argv[1]), sys.argv[2], concurrency=2), [str(n % 10) * (1
 """
 
 
+@pytest.mark.slow
 def test_killed_on_the_way_it_asks_for_nothing_twice(tmp_path: Path) -> None:
     def slowly(request: dict[str, Any], before: int) -> str:
         time.sleep(0.03)

@@ -42,6 +42,7 @@ def judged(
     return found, {row["rollout_id"]: sum(row["turn_rewards"] or []) for row in rows}
 
 
+@pytest.mark.slow_if(case=lambda given: given["right_from"] != 0.875)
 @pytest.mark.parametrize("right_from", [0.5, 0.875, -3.0])
 def test_a_threshold_alone_changes_no_reward(tmp_path: Path, right_from: float) -> None:
     found, earned = judged(tmp_path, reward={"right_from": right_from})

@@ -133,6 +133,7 @@ def test_a_broken_sampler_is_continued_and_another_file_samples_anew(tmp_path: P
     assert [row["problem_id"] for row in rollouts(run) if is_shown(row)] == ["sum-5"]
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_each_answer_is_there_once(
     tmp_path: Path, model: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

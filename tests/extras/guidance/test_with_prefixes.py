@@ -183,6 +183,7 @@ def test_a_broken_sampler_is_continued_and_other_verdicts_sample_anew(tmp_path: 
     assert {row["problem_id"] for row in rollouts(run) if before(row)} <= {"sum-1", "sum-4"}
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_each_answer_is_there_once(
     tmp_path: Path, model: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

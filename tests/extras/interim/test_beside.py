@@ -97,6 +97,7 @@ def test_with_gpus_for_both_it_runs_during_the_next_sampling_and_its_report_foll
     assert calls(run) == made, "nothing is left"
 
 
+@pytest.mark.slow
 @FLOW
 def test_where_it_fails_or_was_killed_there_the_step_does_the_rest(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
@@ -144,6 +145,7 @@ def test_a_rule_that_fires_meanwhile_ends_the_run_with_a_report_of_the_numbers(
     assert [entry.stage for entry in run.ledger.stages()] == made, "neither is started, and the report is up to date"
 
 
+@pytest.mark.slow
 @FLOW
 def test_a_rule_that_fired_before_starts_neither(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
@@ -156,7 +158,9 @@ def test_a_rule_that_fired_before_starts_neither(tmp_path: Path, run: Run, monke
 
 
 @FLOW
-@pytest.mark.parametrize(("count", "changes"), [(1, {}), (3, {"engine": {"replicas": 2}})])
+@pytest.mark.parametrize(
+    ("count", "changes"), [(1, {}), pytest.param(3, {"engine": {"replicas": 2}}, marks=pytest.mark.slow)]
+)
 def test_without_room_for_both_it_comes_before_sampling(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int, changes: dict[str, Any]
 ) -> None:
@@ -166,6 +170,7 @@ def test_without_room_for_both_it_comes_before_sampling(
     assert calls(run)[-3:] == [INTERIM, "reports.write", SAMPLING]
 
 
+@pytest.mark.slow
 @FLOW
 def test_a_round_alone_and_a_run_that_stops_there_wait_for_no_other(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch

@@ -110,6 +110,7 @@ def rows_of(part: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_killed_inside_a_part_it_goes_on_and_ends_as_if_undisturbed(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +195,7 @@ def test_trackers_watch_and_report_have_it_before_the_run_ends(tmp_path: Path) -
     assert list(at_the_end) == [0, 1, 2, 3] and curve.items() <= at_the_end.items(), "no point changes or comes twice"
 
 
+@pytest.mark.slow
 def test_a_fork_shares_what_was_measured_as_it_would_measure_and_else_measures_itself(tmp_path: Path) -> None:
     parent = write_synthetic_run(tmp_path / "parent-seed0")
     often = fork(parent, "often", 1, ["evaluation.every_rounds=1"]).run

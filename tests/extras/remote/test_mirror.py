@@ -133,7 +133,7 @@ Mirror(run.config.mirror, run.root.name).update(run)
 """
 
 
-@pytest.mark.parametrize("kind", ["file", "s3"])
+@pytest.mark.parametrize("kind", [pytest.param("file", marks=pytest.mark.slow), "s3"])
 def test_a_copy_killed_at_any_moment_is_a_whole_shorter_run_and_is_caught_up(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
