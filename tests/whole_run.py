@@ -29,9 +29,14 @@ CLOCKS = ("sampled_at", "cpu_s", "wall_s", "peak_memory_mb")
 """Columns that clock or kernel fill; everything else is the same when an artifact is made again."""
 
 
-def small_demo(folder: Path, train: int = 96, heldout: int = 12, validation: int = 12) -> list[str]:
-    """Arguments of `oapl run` for the demo with few problems, few epochs and folders of its own."""
-    sets = {"train": train, "validation": validation, "heldout": heldout, "solutions": train}
+def small_demo(
+    folder: Path, train: int = 96, heldout: int = 12, validation: int = 12, solutions: int | None = None
+) -> list[str]:
+    """Arguments of `oapl run` for the demo with few problems, few epochs and folders of its own.
+
+    The base learns from ``solutions``; None: from as many as there are problems to train on.
+    """
+    sets = {"train": train, "validation": validation, "heldout": heldout, "solutions": solutions or train}
     for name, rows in sets.items():
         lines = (DEMO / f"{name}.jsonl").read_text().splitlines()[:rows]
         (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))

@@ -118,6 +118,7 @@ def test_overlapping_kernels_count_once() -> None:
     assert covered([(0, 10), (5, 12), (20, 30), (21, 22)]) == 22
 
 
+@pytest.mark.slow
 def test_several_trainers_one_after_another_in_one_process_make_the_same_step(tmp_path: Path) -> None:
     steps = [m for m in plan.tiny() if m.part == "step" and m.process == "plain"]
     plain, kept = run(tmp_path, steps)[0]

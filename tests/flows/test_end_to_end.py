@@ -15,7 +15,9 @@ from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS
 from tests.whole_run import kill_when, made_more_than_once, oapl, small_demo
 
-TRAIN_PROBLEMS, SECOND_ROUND, GROUP_SIZE = 96, 24, 4
+TRAIN_PROBLEMS, SECOND_ROUND, GROUP_SIZE = 64, 24, 4
+SOLUTIONS = 96
+HELD_OUT = 8
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Story:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("end-to-end")
     changes = ["pretrain.epochs=4", f"mirror=file://{folder}/mirror"]  # enough for a quarter of right answers
-    arguments = ["run", *small_demo(folder, train=TRAIN_PROBLEMS), *changes]
+    arguments = ["run", *small_demo(folder, TRAIN_PROBLEMS, HELD_OUT, HELD_OUT, SOLUTIONS), *changes]
     root = folder / "runs" / "demo-seed0"
     parts = root / "round_00" / "1_rollouts"
     kill_when(arguments, folder / "killed.log", (parts / "part-00000.parquet").exists)

@@ -27,6 +27,16 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose second epoch is chosen, for those who only look at it."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    made = make_run(folder, made_up_model(folder / "model"))
+    train(made)
+    evaluate(made, MadeUpSampler, MadeUpVerifier(prefers(made, 2)))
+    return made
+
+
 def prefers(run: Run, epoch: int) -> Rate:
     """A judge's rates under which one epoch of the last round is the best."""
     best = policy_hash(run.checkpoint(1, epoch))
@@ -63,27 +73,24 @@ def test_of_equally_good_epochs_the_earliest_is_chosen(run: Run) -> None:
     assert details(run)["chosen_epoch"] == 1
 
 
-def test_every_problem_of_a_split_has_every_sample(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
+def test_every_problem_of_a_split_has_every_sample(evaluated: Run) -> None:
     for split, problems, samples, sets in (("validation", 3, 2, 3), ("heldout", 4, 4, 3)):
-        mine = [(r["checkpoint"], r["problem_id"], r["sample"]) for r in rows(run) if r["split"] == split]
+        mine = [(r["checkpoint"], r["problem_id"], r["sample"]) for r in rows(evaluated) if r["split"] == split]
         assert len(mine) == len(set(mine)) == problems * samples * sets
 
 
-def test_a_row_names_its_weights_and_settings(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
-    folders = {"base": run.base_model(), "round 0": run.checkpoint(0, 1)}
-    folders |= {f"round 1 epoch {e}": run.checkpoint(1, e) for e in (1, 2, 3)}
-    for row in rows(run):
+def test_a_row_names_its_weights_and_settings(evaluated: Run) -> None:
+    folders = {"base": evaluated.base_model(), "round 0": evaluated.checkpoint(0, 1)}
+    folders |= {f"round 1 epoch {e}": evaluated.checkpoint(1, e) for e in (1, 2, 3)}
+    for row in rows(evaluated):
         assert row["policy_hash"] == policy_hash(folders[row["checkpoint"]]) == row["text"].split()[0]
         assert (row["temperature"], row["top_p"]) == (pytest.approx(0.6), pytest.approx(0.95))
         assert (row["max_tokens"], row["kind"]) == (12, "math")
 
 
-def test_checkpoints_share_their_seeds_and_samples_do_not(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
+def test_checkpoints_share_their_seeds_and_samples_do_not(evaluated: Run) -> None:
     seeds: dict[tuple[str, int], set[int]] = {}
-    for row in rows(run):
+    for row in rows(evaluated):
         seeds.setdefault((row["problem_id"], row["sample"]), set()).add(row["seed"])
     assert all(len(found) == 1 for found in seeds.values())
     assert len(set.union(*seeds.values())) == len(seeds)
@@ -126,21 +133,19 @@ def test_after_a_break_the_rest_is_done_and_the_result_is_the_same(run: Run, tmp
     assert details(run) == details(whole)
 
 
-def test_the_ledger_has_pass_at_k_of_every_checkpoint(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
-    heldout = details(run)["heldout"]
+def test_the_ledger_has_pass_at_k_of_every_checkpoint(evaluated: Run) -> None:
+    heldout = details(evaluated)["heldout"]
     assert list(heldout) == ["base", "round 0", "round 1 epoch 2"]
     for label, found in heldout.items():
-        rewards = [r["reward"] for r in rows(run) if r["checkpoint"] == label and r["split"] == "heldout"]
+        rewards = [r["reward"] for r in rows(evaluated) if r["checkpoint"] == label and r["split"] == "heldout"]
         assert found["pass_at_k"]["1"][0] == pytest.approx(sum(rewards) / len(rewards), abs=1e-6)
         assert list(found["pass_at_k"]) == ["1", "2", "3", "4"]
 
 
-def test_the_ledger_has_the_differences_of_checkpoints_paired_by_problem(run: Run) -> None:
-    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
-    found = {(x["first"], x["second"], x["k"]): x for x in details(run)["comparisons"]}
+def test_the_ledger_has_the_differences_of_checkpoints_paired_by_problem(evaluated: Run) -> None:
+    found = {(x["first"], x["second"], x["k"]): x for x in details(evaluated)["comparisons"]}
     assert len(found) == 6
-    means = {label: measured["mean_reward"] for label, measured in details(run)["heldout"].items()}
+    means = {label: measured["mean_reward"] for label, measured in details(evaluated)["heldout"].items()}
     for (first, second, k), pair in found.items():
         if k == 1:
             assert pair["difference"] == pytest.approx(means[second] - means[first], abs=1e-6)

@@ -1,12 +1,13 @@
 """Steps with gradients that join the sum at once, and with those that wait for the end of a backward pass.
 
-``python -m tests.core.training.early_sums`` prints JSON, a line for each way: ``norms`` and ``weights`` (sha256) after
-two steps of three micro-batches, and after a backward pass the bytes of the ``sums`` and of gradients that are ``kept``
-beside them.
+``python -m tests.core.training.early_sums CHOICE`` prints JSON, a line for each way: ``norms`` and ``weights`` (sha256)
+after two steps of three micro-batches, and after a backward pass the bytes of the ``sums`` and of gradients that are
+``kept`` beside them. CHOICE is a place among the choices of what is computed again.
 """
 
 import hashlib
 import json
+import sys
 from unittest import mock
 
 import torch
@@ -20,20 +21,19 @@ from oapl_core.training.model.logprobs import Policy
 from oapl_core.training.model.recomputation import recompute
 
 
-def main() -> None:
-    """With tied weights, whose gradient has two parts, and with layers that are computed again."""
+def main(choice: Recomputation) -> None:
+    """With tied weights, whose gradient has two parts, and without; ``choice`` is of what is computed again."""
     made = engine_module.settings
     for tied in (False, True):
-        for choice in CHOICES[0], CHOICES[-1]:
-            for at_once in (True, False):
-                # no `wraps`: the settings of today are changed in what is compared
-                def settings(training: TrainingConfig, ranks: int, at_once: bool = at_once) -> dict[str, object]:
-                    found = made(training, ranks)
-                    assert found["bf16"]["immediate_grad_update"]
-                    return found | {"bf16": {**found["bf16"], "immediate_grad_update": at_once}}
+        for at_once in (True, False):
+            # no `wraps`: the settings of today are changed in what is compared
+            def settings(training: TrainingConfig, ranks: int, at_once: bool = at_once) -> dict[str, object]:
+                found = made(training, ranks)
+                assert found["bf16"]["immediate_grad_update"]
+                return found | {"bf16": {**found["bf16"], "immediate_grad_update": at_once}}
 
-                with mock.patch.object(engine_module, "settings", settings):
-                    print(json.dumps({"tied": tied, "recompute": choice, "at_once": at_once, **steps(tied, choice)}))
+            with mock.patch.object(engine_module, "settings", settings):
+                print(json.dumps({"tied": tied, "recompute": choice, "at_once": at_once, **steps(tied, choice)}))
 
 
 def steps(tied: bool, choice: Recomputation) -> dict[str, object]:
@@ -69,4 +69,4 @@ def steps(tied: bool, choice: Recomputation) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    main(CHOICES[int(sys.argv[1])])

@@ -70,16 +70,14 @@ def of_the_page() -> list[dict[str, int]]:
     return [{k: int(v) for k, v in re.findall(r"training\.(\w+)=(\d+)", one)} for one in commands]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ways",
     [
         of_the_page(),
-        pytest.param([{"processes": 1}, {"processes": 4, **OFFLOADED}], marks=pytest.mark.slow),
-        pytest.param([{"processes": 4}, {"processes": 2}], marks=pytest.mark.slow),
-        pytest.param(
-            [{"processes": ranks, "zero_stage": stage} for ranks, stage in ((2, 1), (2, 2), (3, 3), (1, 0))],
-            marks=pytest.mark.slow,
-        ),
+        [{"processes": 1}, {"processes": 4, **OFFLOADED}],
+        [{"processes": 4}, {"processes": 2}],
+        [{"processes": ranks, "zero_stage": stage} for ranks, stage in ((2, 1), (2, 2), (3, 3), (1, 0))],
     ],
     ids=["2 to 1, of the page", "1 to 4, offloaded", "4 to 2", "ZeRO 1, 2, 3, 0"],
 )

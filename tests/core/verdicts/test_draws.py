@@ -123,6 +123,7 @@ def test_other_inputs_and_other_programs_draw_otherwise(either: Sandbox) -> None
     assert len({*one, *other}) == 8
 
 
+@pytest.mark.slow_if(case=sandboxes.at_further_level)
 @pytest.mark.parametrize("flips", [60, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_coin_of_the_machine_passes_about_as_often_as_one_draw_would(flips: int, either: Sandbox) -> None:
     words = itertools.product(("YES", "NO"), repeat=3)

@@ -86,6 +86,7 @@ def test_what_is_there_is_not_sent_again(made: Run, hub: HubStore) -> None:
     assert sent == len(hub.uploads) > 0
 
 
+@pytest.mark.slow
 def test_killed_half_way_it_goes_up_whole_the_next_time(made: Run) -> None:
     with hub_store() as store:
         store.stall_at = 2

@@ -157,10 +157,9 @@ def test_a_rule_that_fired_before_starts_neither(tmp_path: Path, run: Run, monke
     assert last == "training.train round 0", "no process was started and cancelled"
 
 
+@pytest.mark.slow
 @FLOW
-@pytest.mark.parametrize(
-    ("count", "changes"), [(1, {}), pytest.param(3, {"engine": {"replicas": 2}}, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("count", "changes"), [(1, {}), (3, {"engine": {"replicas": 2}})])
 def test_without_room_for_both_it_comes_before_sampling(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int, changes: dict[str, Any]
 ) -> None:
