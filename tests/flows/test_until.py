@@ -12,7 +12,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.planning.plan import finished, steps, stopped_before, wanted
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
-from tests.flows.test_experiment import PLAYER, calls
+from tests.flows.test_experiment import PLAYER, calls, played
 from tests.whole_run import called
 
 pytestmark = pytest.mark.usefixtures("prefect")
@@ -33,7 +33,7 @@ def make_run(folder: Path, rounds: int = 1, **changes: Any) -> Run:
         "problems": {"train": "a", "validation": "b", "heldout": "c"},
         **changes,
     }
-    return Run.create(parse_experiment(values, "test"))
+    return played(Run.create(parse_experiment(values, "test")))
 
 
 def play(run: Run, **parameters: Any) -> str:

@@ -97,7 +97,6 @@ def test_with_gpus_for_both_it_runs_during_the_next_sampling_and_its_report_foll
     assert calls(run) == made, "nothing is left"
 
 
-@pytest.mark.slow
 @FLOW
 def test_where_it_fails_or_was_killed_there_the_step_does_the_rest(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
@@ -145,7 +144,6 @@ def test_a_rule_that_fires_meanwhile_ends_the_run_with_a_report_of_the_numbers(
     assert [entry.stage for entry in run.ledger.stages()] == made, "neither is started, and the report is up to date"
 
 
-@pytest.mark.slow
 @FLOW
 def test_a_rule_that_fired_before_starts_neither(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)
@@ -157,9 +155,10 @@ def test_a_rule_that_fired_before_starts_neither(tmp_path: Path, run: Run, monke
     assert last == "training.train round 0", "no process was started and cancelled"
 
 
-@pytest.mark.slow
 @FLOW
-@pytest.mark.parametrize(("count", "changes"), [(1, {}), (3, {"engine": {"replicas": 2}})])
+@pytest.mark.parametrize(
+    ("count", "changes"), [(1, {}), pytest.param(3, {"engine": {"replicas": 2}}, marks=pytest.mark.slow)]
+)
 def test_without_room_for_both_it_comes_before_sampling(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int, changes: dict[str, Any]
 ) -> None:

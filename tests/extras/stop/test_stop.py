@@ -160,7 +160,6 @@ def test_a_run_without_rules_has_nobody_who_looks(tmp_path: Path) -> None:
     assert stopping(replace(run, config=a_run(tmp_path / "b", disk_gb=1.0).config), print)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("prefect")
 def test_a_run_that_stops_is_finished_for_prefect_and_continues_with_a_higher_limit(tmp_path: Path) -> None:
     run = make_run(tmp_path, 2, stop={"disk_gb": 1e-9})
