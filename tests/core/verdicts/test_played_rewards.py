@@ -13,7 +13,10 @@ from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_rewards import EXPERIMENT
+from tests.lasting_maths import lasting_maths as lasting_maths
 from tests.speaking_sampler import SpeakingSampler, speaking_run
+
+pytestmark = pytest.mark.usefixtures("lasting_maths")
 
 GUESS = {"function": "tests.played_environments:Guess"}
 PARTS = {"environment": 1.0, "function": 0.5}

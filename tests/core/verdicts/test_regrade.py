@@ -11,6 +11,9 @@ from oapl_core.verdicts.regrade import Change, regrade, round_of
 from oapl_core.verdicts.verifier import CHANGES, VERIFIER_VERSION
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_verify import made_run, verdicts
+from tests.lasting_maths import lasting_maths as lasting_maths
+
+pytestmark = pytest.mark.usefixtures("lasting_maths")
 
 
 def judged_wrongly(run: Run, version: str = "3") -> None:

@@ -12,6 +12,9 @@ from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.verdicts.judges import Judges
 from tests.architecture.sources import ROOT
 from tests.core.verdicts.judge_server import serving
+from tests.lasting_maths import lasting_maths as lasting_maths
+
+pytestmark = pytest.mark.usefixtures("lasting_maths")
 
 PAGE, JUDGE = ((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("rewards.md", "extras/judge.md"))
 FILE = re.compile(r"^`([\w.-]+)`,[^\n]*:\n\n```\w+\n(.*?)```", re.DOTALL | re.MULTILINE)

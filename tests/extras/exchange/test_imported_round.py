@@ -33,8 +33,11 @@ from oapl_extras.plan.estimate import ProblemCounts, estimate
 from tests.core.training.made_round import TRAINING, plain_logprobs, train_in_a_process
 from tests.extras.exchange import dumps
 from tests.extras.exchange.exchanged import foreign, make_run, read_parts, sample, write_jsonl
+from tests.lasting_maths import lasting_maths as lasting_maths
 from tests.sampling_run import MadeUpSampler
 from tests.tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.usefixtures("lasting_maths")
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,11 @@ from tests.core.rollouts.slow_sampling import COMMAND
 from tests.core.rollouts.test_killed import A_FEW_KILLS, Stage, disturb
 from tests.core.training.made_round import TRAINING, plain_logprobs, train_in_a_process
 from tests.extras.guidance.guided_run import GROUP, MOST_TOKENS, PROBLEMS, guided_run, worked, write_rows
+from tests.lasting_maths import lasting_maths as lasting_maths
 from tests.sampling_run import MadeUpSampler, train
 from tests.tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.usefixtures("lasting_maths")
 
 STORED = [worked(0, "Let us see. "), worked(1, "Let us add. "), worked(1), worked(4, "Yes. ")]
 Row = dict[str, Any]

@@ -17,7 +17,10 @@ from oapl_core.verdicts.workers.function_pool import FunctionCall
 from oapl_extras.judge.judge_command import judge
 from oapl_extras.judge.made_canaries import choose, make
 from tests.core.verdicts.judge_server import serving
+from tests.lasting_maths import lasting_maths as lasting_maths
 from tests.synthetic_run import Sizes, write_synthetic_run
+
+pytestmark = pytest.mark.usefixtures("lasting_maths")
 
 PROMPT = "{{ problem.statement }} ({{ verdict.outcome }})\n---\n{{ response }}"
 
