@@ -39,6 +39,7 @@ def test_a_line_that_a_kill_cut_is_none_and_the_last_of_a_key_counts(tmp_path: P
     assert len(path.read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_one_that_fails_or_takes_too_long_is_a_line_and_the_next_is_measured(tmp_path: Path) -> None:
     late = Measurement("peaks", "late", {"size": 64}, bound_s=0.05)
     failing = Measurement("peaks", "failing", {"size": "none"})

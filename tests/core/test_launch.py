@@ -168,6 +168,7 @@ def test_a_deadline_ends_the_whole_tree(run: Run, tmp_path: Path) -> None:
     assert not any(alive(int(p)) for p in pids.read_text().split())
 
 
+@pytest.mark.slow
 def test_a_stage_beside_another_one_has_its_deadline_from_the_end_of_that(run: Run, tmp_path: Path) -> None:
     stage(tmp_path, STUBBORN.format(pids=str(tmp_path / "pids")))
     said: list[str] = []

@@ -36,7 +36,8 @@ def is_healthy() -> bool:
         return False
 
 
-@pytest.mark.parametrize("victim", ["server", pytest.param("guard", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["server", "guard"])
 def test_a_server_that_is_killed_during_a_flow_is_started_again(
     victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,7 @@ def test_a_node_killed_half_way_costs_no_verdict_and_doubles_none(tmp_path: Path
     assert processes_of(run) == []
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_one_clear_line(tmp_path: Path) -> None:
     run = made_run(tmp_path, "verdicts", "127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"fleet: no Ray cluster answers at 127\.0\.0\.1:9 "):

@@ -164,6 +164,7 @@ def test_the_command_stops_and_continues(tmp_path: Path) -> None:
     assert calls(run) == [*labels(run)[:7], "groups.build round 0"]
 
 
+@pytest.mark.slow
 def test_after_an_evaluation_the_report_is_written_at_once_and_a_broken_one_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

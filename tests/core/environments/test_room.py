@@ -89,6 +89,7 @@ def test_unset_as_many_are_open_as_fit(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert not capsys.readouterr().out.count("calculator")
 
 
+@pytest.mark.slow
 def test_a_run_is_refused_before_its_first_stage() -> None:
     table = python(in_flight=10**6).model_dump(mode="json")
     check_environment(table)  # `oapl plan` may be for another machine

@@ -31,6 +31,7 @@ def answered(log: Path) -> set[str]:
     return {line.split()[1] for line in log.read_text().splitlines() if line.startswith("answered")}
 
 
+@pytest.mark.slow
 def test_killed_inside_a_part_it_samples_no_finished_answer_again(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

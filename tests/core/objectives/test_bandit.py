@@ -58,6 +58,7 @@ def test_the_figure_has_a_point_for_every_twentieth_step() -> None:
     assert len(found["oapl"]["expected_reward"]) == 6  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_where_a_regression_ends_is_what_its_value_says() -> None:
     """oapl.py: beta2 ln w + kappa w = r - V, kappa = E_b[r - V] + beta2 KL(b, pi): at least beta2 if V is shifted."""
     beta = 0.2

@@ -52,6 +52,7 @@ def train(run: Run, folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run.checkpoint(0, 1) / METRICS_FILE).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_it_trains_and_its_source_is_part_of_what_a_checkpoint_depends_on(elsewhere: Path, tmp_path: Path) -> None:
     sharp_model = write_tiny_model(tmp_path / "model", sharpness=3.0)
     rows = made_groups(sharp_model, groups=4)

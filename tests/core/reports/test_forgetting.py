@@ -57,6 +57,7 @@ def test_a_report_without_such_cards_says_nothing_of_it(run: Run) -> None:
     assert pairs(RunRecord(run)) == []
 
 
+@pytest.mark.slow
 def test_a_new_card_makes_the_report_out_of_date(run: Run) -> None:
     write(run)
     assert "What was not trained" not in (run.report / "report.md").read_text()

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from oapl_core import plugins
 from oapl_core.reports.sections.provenance import by_round
 from oapl_core.reports.write import write
@@ -29,6 +31,7 @@ def test_settings_that_differ_by_round_are_a_table_of_what_each_round_has() -> N
     assert by_round(parse_experiment(values | {"rounds": [{}, {}]}, "test"))[1] == []
 
 
+@pytest.mark.slow
 def test_a_package_s_section_stands_after_those_that_ship(tmp_path: Path) -> None:
     run = write_synthetic_run(tmp_path / "runs")
     write(run)

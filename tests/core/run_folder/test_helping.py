@@ -48,6 +48,7 @@ def running(script: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_killed_holder_ends_its_helper_and_the_next_one_waits_for_the_stage(tmp_path: Path) -> None:
     with (
         running(HOLDER, str(tmp_path)) as (other, token),

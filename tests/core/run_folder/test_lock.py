@@ -74,6 +74,7 @@ def test_a_killed_holder_is_followed_at_once_and_a_finished_one_leaves_no_record
     assert owner(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_a_new_holder_waits_for_the_stages_of_a_killed_one(tmp_path: Path) -> None:
     with holder(tmp_path, "with a stubborn stage") as other:
         family = psutil.Process(other.pid).children(recursive=True)

@@ -112,6 +112,7 @@ def assert_as_plain(run: Run, plain: Averaged) -> None:
     assert any(json.loads(line)["clipped_tokens_share"] > 0.05 for line in steps)
 
 
+@pytest.mark.slow
 def test_deepspeed_gives_the_weights_of_a_plain_loop_and_a_killed_round_the_same_bits(
     tmp_path: Path, sharp_model: Path, made: list[Row], plain: Averaged
 ) -> None:

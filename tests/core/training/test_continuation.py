@@ -86,7 +86,7 @@ def gap(one: Path, other: Path) -> float:
 @pytest.mark.parametrize(
     ("rounds", "dtype"),
     [
-        (2, "float32"),
+        pytest.param(2, "float32", marks=pytest.mark.slow),
         pytest.param(3, "float32", marks=pytest.mark.slow),
         pytest.param(3, "bfloat16", marks=pytest.mark.slow),
     ],

@@ -93,6 +93,7 @@ def copied(run: Run, folder: Path) -> Run:
 
 
 @pytest.mark.parametrize("how", [flip, pytest.param(Path.unlink, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_lost_comparison_with_the_engine_is_measured_again_without_training(
     how: Callable[[Path], None], trained: Run, tmp_path: Path
 ) -> None:

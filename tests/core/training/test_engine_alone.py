@@ -40,6 +40,7 @@ def listened(lines: list[str]) -> set[str]:
     return {line.removeprefix("LISTENS ") for line in lines if line.startswith("LISTENS")}
 
 
+@pytest.mark.slow
 def test_one_rank_listens_to_this_machine_alone(saved: tuple[Path, list[str]]) -> None:
     assert listened(saved[1]) <= {"127.0.0.1", "::1"}
     assert saved[1][-1] == "LOADED 1"

@@ -106,6 +106,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path, made: lis
     return one, fast
 
 
+@pytest.mark.slow
 def test_deepspeed_gives_the_weights_of_a_plain_loop_and_a_killed_round_the_same_bits(
     tmp_path: Path, sharp_model: Path, made: list[Row], plain: tuple[Clipped, list[int]]
 ) -> None:

@@ -62,6 +62,7 @@ def test_ways_come_in_one_order_whatever_the_settings_order() -> None:
     assert list(asked(TrainingConfig())) == []
 
 
+@pytest.mark.slow
 def test_a_training_imports_what_it_asks_for_and_no_other_way(tmp_path: Path, sharp_model: Path) -> None:
     every: list[dict[str, Any]] = [{}, {"packing": "on", "recompute": "all", "reference": "reference"}]
     runs = [

@@ -161,7 +161,8 @@ module.export(Run.open(Path(sys.argv[1])), 0, Path(sys.argv[2]), "sft")
 """
 
 
-@pytest.mark.parametrize("form", [pytest.param("x.jsonl", marks=pytest.mark.slow), "x.parquet"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["x.jsonl", "x.parquet"])
 def test_a_kill_leaves_no_file_and_the_same_command_makes_it_whole(run: Run, tmp_path: Path, form: str) -> None:
     to = tmp_path / form
     with subprocess.Popen([sys.executable, "-c", SLOW, run.root, to], stdout=subprocess.PIPE, text=True) as process:

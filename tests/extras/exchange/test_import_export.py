@@ -45,6 +45,7 @@ group_size = 3
     return tmp_path / "x.toml"
 
 
+@pytest.mark.slow
 def test_a_data_set_goes_in_and_out_with_one_command_each(experiment: Path, tmp_path: Path) -> None:
     rows = [row for prompt, rewards in SCENE.items() for row in foreign(prompt, rewards)]
     source = write_jsonl(tmp_path / "them.jsonl", [*rows, "{torn"])

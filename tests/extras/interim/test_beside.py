@@ -112,6 +112,7 @@ def test_where_it_fails_or_was_killed_there_the_step_does_the_rest(run: Run, mon
 
 
 @FLOW
+@pytest.mark.slow
 def test_where_sampling_fails_the_evaluation_ends_with_it_and_both_continue(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def refused(call: Callable[[], object], error: type[OaplError]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
     path = tmp_path / "canaries.jsonl"
     with serving(lambda *_: "Score: 5") as server:
