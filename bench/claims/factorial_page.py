@@ -40,8 +40,6 @@ def page(text: str) -> str:
         for step in STEPS:
             tables[f"{bed}-{step}"] = lambda bed=bed, step=step: methods(bed, step)  # type: ignore[misc]
         tables[f"{bed}-tuning"] = lambda bed=bed: tuning(bed)  # type: ignore[misc]
-    # of the second study, whose held-out answers are not all there
-    tables["demo-tuning-wider"] = lambda: tuning("demo_wider")
     return written(text, tables)
 
 
