@@ -46,6 +46,7 @@ def labels(run: Run) -> list[str]:
     return [step.label for step in steps(run.config)]
 
 
+@pytest.mark.slow
 def test_it_stops_before_training_and_continues_exactly_there(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     said = play(run, until="groups")

@@ -37,6 +37,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path, many_ro
     return run
 
 
+@pytest.mark.slow
 def test_a_merged_checkpoint_differs_from_its_start_by_low_rank_changes_of_linear_layers(
     adapted: Run, sharp_model: Path
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_merged_checkpoint_differs_from_its_start_by_low_rank_changes_of_linea
             assert not change.any(), name
 
 
+@pytest.mark.slow
 def test_the_adapter_alone_scores_what_the_merged_checkpoint_scores(
     adapted: Run, sharp_model: Path, many_rows: list[dict[str, Any]]
 ) -> None:

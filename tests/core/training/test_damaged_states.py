@@ -56,7 +56,7 @@ def other_digit(path: Path) -> None:
 PIECES = "rank_*.safetensors"
 DAMAGES: list[Any] = [
     (flip, PIECES),
-    (other_digit, "reached.json"),
+    pytest.param(other_digit, "reached.json", marks=pytest.mark.slow),
     pytest.param(cut, PIECES, marks=pytest.mark.slow),
     *(
         pytest.param(how, kind, marks=pytest.mark.slow)

@@ -209,6 +209,7 @@ def test_killed_at_random_moments_each_answer_is_there_once(
     assert timeless(rollouts(run)) == timeless(rollouts(whole))
 
 
+@pytest.mark.slow
 def test_what_is_trained_on_is_the_sampled_part_behind_the_beginning(tmp_path: Path, model: Path) -> None:
     run = prefixed_run(tmp_path, model, training=TRAINING | {"batch_size": 64})
     with run.writing(run.checkpoint(0, 1), {}, {}) as draft:  # in the made-up one's place: a model that can be trained

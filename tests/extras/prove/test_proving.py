@@ -76,6 +76,7 @@ def test_an_engine_that_did_not_load_new_weights_is_red(sampled: Path) -> None:
         logprobs(folder)
 
 
+@pytest.mark.slow
 def test_a_library_that_is_missing_is_named_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
