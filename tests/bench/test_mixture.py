@@ -300,8 +300,9 @@ def test_experiment_files_hold_problems_answers_and_the_model(scale: Scale, weig
     assert max(len(one.prompt_ids) for one in examples) <= (experiment.problems.max_prompt_tokens or 0)
     lengths, most = sorted(len(one.answer_ids) for one in examples[: len(rows)]), experiment.sampling.max_tokens
     # The longest answers are cut, so that length has a price. The gate wants 1 to 5 % of what a model says to usual
-    # problems; a GPU's solutions are of searches with five numbers too, which are longer.
-    assert 0.002 <= sum(length > most for length in lengths) / len(lengths) <= 0.15, lengths[-30:]
+    # problems; a GPU's solutions are of searches with five numbers too, which are longer and no usual ones.
+    highest = 0.05 if scale is CORES else 0.15
+    assert 0.002 <= sum(length > most for length in lengths) / len(lengths) <= highest, lengths[-30:]
     room = (experiment.problems.max_prompt_tokens or 0) + experiment.sampling.max_tokens
     assert room <= (experiment.engine.max_model_len or 0) <= experiment.pretrain.max_positions
     many = new_model(experiment.pretrain, tokenizer, 0).num_parameters()
