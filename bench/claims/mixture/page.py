@@ -8,6 +8,8 @@ mixture_widths.parquet, a row for each arm and problem that it was asked 256 tim
 
 import argparse
 import json
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -145,11 +147,13 @@ def arms() -> str:
         end, best = own[last], max(row["right_share"] for row in own.values())
         is_collapsed = best - end["right_share"] > 0.1 or end["right_share"] < own[0]["right_share"]
         shares = [f"{100 * own[step]['right_share']:.1f}" for step in sorted(own)]
-        after = [f"{end['tokens']:.0f}", f"{100 * end['cut_share']:.0f}", f"{end['entropy']:.3f}"]
+        of_each = [right / end["n"] for right in end["right"]]
+        error = statistics.stdev(of_each) / math.sqrt(len(of_each))
+        after = [f"{100 * error:.1f}", f"{end['tokens']:.0f}", f"{100 * end['cut_share']:.0f}", f"{end['entropy']:.3f}"]
         return [*shares, "yes" if is_collapsed else "no", *after]
 
     steps = [f"step {step}" for step in sorted(evaluated()["oapl-lag400"])]
-    return table(["method", "L", *steps, "collapsed", "tokens", "cut, %", "entropy"], _by_arm(row_of))
+    return table(["method", "L", *steps, "collapsed", "standard error", "tokens", "cut, %", "entropy"], _by_arm(row_of))
 
 
 def families() -> str:
