@@ -3,11 +3,13 @@
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -25,10 +27,15 @@ QUIET_AND_OFFLINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 os.environ.update(QUIET_AND_OFFLINE)
+# Compiled modules are kept whatever the environment says: else each of three workers compiles all tests, and each of
+# several hundred processes what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 _prefect_home = tempfile.TemporaryDirectory(prefix="oapl-test-prefect-", ignore_cleanup_errors=True)
 os.environ["PREFECT_HOME"] = _prefect_home.name
 _engine_cache = tempfile.TemporaryDirectory(prefix="oapl-test-vllm-", ignore_cleanup_errors=True)
-os.environ["VLLM_CACHE_ROOT"] = _engine_cache.name
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the one of their parent: vLLM looks at a model class once
+    os.environ["VLLM_CACHE_ROOT"] = _engine_cache.name
 # How long an example takes says what else the machine does; a test that hangs has pytest's own limit.
 hypothesis.settings.register_profile("oapl", deadline=None)
 hypothesis.settings.load_profile("oapl")
@@ -42,6 +49,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if "not slow" in config.option.markexpr:
         os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Has all files that share something slow to make run on one worker."""
+    from tests.sharing import Sharing
+
+    return Sharing(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker

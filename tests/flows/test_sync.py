@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from oapl_core.planning.plan import finished, steps
 from oapl_core.run_folder.run import Run
@@ -24,6 +23,8 @@ if verb == "rollouts.generate":
 
 @pytest.fixture(scope="module", autouse=True)
 def prefect() -> Iterator[None]:
+    from prefect.testing.utilities import prefect_test_harness  # imports a whole server
+
     with prefect_test_harness(server_startup_timeout=180):
         yield
 

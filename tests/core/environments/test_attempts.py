@@ -1,6 +1,7 @@
 """Tasks of reasoning-gym in several attempts."""
 
 import pickle
+from importlib.util import find_spec
 
 import pytest
 
@@ -9,7 +10,7 @@ from oapl_core.environments.protocol import Action, Environment
 from oapl_extras.problem_sets.curation import Tally
 from oapl_extras.problem_sets.reasoning_gym import task_problems
 
-pytest.importorskip("reasoning_gym")
+pytestmark = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed")
 
 
 def test_a_wrong_answer_may_be_given_again_and_the_task_judges() -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from oapl_core.verdicts.verifier import Verdict
 from oapl_extras.problem_sets.curation import Tally
 from tests.whole_run import ROOT, called
 
-pytest.importorskip("reasoning_gym", reason="needs reasoning-gym: .venv/bin/uv pip install -r requirements/gym.lock")
+pytestmark = pytest.mark.skipif(
+    find_spec("reasoning_gym") is None,
+    reason="needs reasoning-gym: .venv/bin/uv pip install -r requirements/gym.lock",
+)
 
 
 def made(task: str, size: int = 4, seed: int = 0, **config: Any) -> list[dict[str, Any]]:
