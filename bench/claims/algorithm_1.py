@@ -180,7 +180,7 @@ class Lagged:
         path = self.folder / "groups.parquet"
         path.unlink(missing_ok=True)
         write_table(path, GROUPS, rows)
-        examples = read_examples(path, policy_hash(folder), folder)
+        examples = read_examples(path, rows[0]["policy_hash"], folder)
         if self.training.reference == "reference":
             examples = replace(examples, rescored=self._scored(examples, "rescored", sampled_by))
         if self.arm.objective.needs_start:

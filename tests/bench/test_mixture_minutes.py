@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from bench.claims.algorithm_1 import Arm
 from bench.claims.mixture import encoded, page, studies
 from bench.claims.mixture.encoded import Encoded, OnDevice, passes
 from bench.claims.mixture.minutes import bases, nearest
-from bench.claims.mixture.place import Place
+from bench.claims.mixture.muon import StackedMuon
+from bench.claims.mixture.place import Place, of_study
 from bench.claims.mixture.pretrained import mixed
 from bench.claims.mixture.torch_sampler import TorchSampler, drawn
 from bench.claims.mixture.worker import Worker
@@ -77,6 +79,24 @@ def test_an_answer_is_its_request_s_own(model: Path) -> None:
     other = answers(sampler_of(model, 20), [Request("a", [5, 6, 7], seed, 20) for seed in (1,)])
     again = answers(sampler_of(model, 20), [Request("a", [5, 6, 7], seed, 20) for seed in (2,)])
     assert other["a"].response_ids != again["a"].response_ids
+
+
+def test_few_requests_are_sampled_in_few_rows(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {key: one.response_ids for key, one in answers(sampler_of(model, 20), requests()).items()}
+    monkeypatch.setattr("bench.claims.mixture.torch_sampler.FEW", 4)
+    sampler = sampler_of(model, 20)
+    few = answers(sampler, requests()[:4])
+    assert len(few) == sampler._batch.rows == 4
+    # the next call has all rows again
+    for found in (few, answers(sampler, requests())):
+        assert all(one.response_ids == known[key] for key, one in found.items())
+    assert sampler._batch.rows == 20
+
+
+def test_what_an_abandoned_call_left_is_forgotten(model: Path) -> None:
+    known, sampler = answers(sampler_of(model, 6), requests()), sampler_of(model, 6)
+    next(sampler.sample(iter(requests()[::-1])))
+    assert answers(sampler, requests()) == known
 
 
 def test_other_weights_give_other_answers_of_the_same_sampler(model: Path, tmp_path: Path) -> None:
@@ -174,6 +194,27 @@ def gates(usual: float, is_open: bool = False) -> dict[str, Any]:
     return {"is_open": is_open, "gates": [{**row, "scope": "search", "value": 0.325}, row]}
 
 
+def test_matrices_together_make_the_step_of_torch_s_muon() -> None:
+    torch.manual_seed(0)
+    shapes = [(24, 24), (48, 24), (24, 48), (24, 24), (48, 24)]
+    mine = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
+    known = [torch.nn.Parameter(matrix.detach().clone()) for matrix in mine]
+    stacked = StackedMuon(mine, lr=0.02, weight_decay=0.1)
+    alone = torch.optim.Muon(known, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for step in range(4):
+        for a, b in zip(mine, known, strict=True):
+            a.grad = torch.randn(a.shape)
+            b.grad = a.grad.clone()
+        stacked.step()
+        alone.step()
+        if step == 1:  # what a checkpoint keeps is all of it
+            kept = stacked.state_dict()
+            stacked = StackedMuon(mine, lr=0.5, weight_decay=0.5)
+            stacked.load_state_dict(kept)
+    for a, b in zip(mine, known, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
 def test_the_first_checkpoint_that_meets_the_gates_is_the_base_else_the_nearest() -> None:
     a, b, c = (Path(name) for name in "abc")
     assert nearest({a: gates(0.1), b: gates(0.28, True), c: gates(0.33, True)}) == b
@@ -194,6 +235,33 @@ def test_an_arm_that_failed_keeps_nobody_waiting(tmp_path: Path) -> None:
     for worker in "01":  # the second finds the rates
         Worker(place, options, time.time() + 20, worker, (None, None)).choose_rates()
     assert json.loads((tmp_path / "rates.json").read_text()) == dict.fromkeys(studies.METHODS, studies.RATES[1])
+
+
+def test_arms_of_bases_that_are_there_are_trained_by_their_urgency(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, begun = Place("cores", tmp_path, tmp_path, tmp_path), list[tuple[int, str]]()
+    for seed in (0, 1):
+        place.base(seed).mkdir()
+    (place.base(0) / "rollouts.done").touch()
+
+    class Trained(Worker):
+        def train(self, seed: int, name: str, arm: Arm) -> bool:
+            if (seed, name) in begun:
+                return False
+            begun.append((seed, name))
+            if len(begun) == 3:  # the second base is made meanwhile
+                (place.base(1) / "rollouts.done").touch()
+            return True
+
+    options = argparse.Namespace(seeds=[0, 1], steps=None)
+    Trained(place, options, time.time() + 20, "0", (None, None)).study()
+    assert sorted(begun) == sorted((seed, name) for seed in (0, 1) for name in of_study(place, seed))
+    kinds = [(seed, name.rpartition("-seed")[0]) for seed, name in begun]
+    assert {name for _, name in kinds[:10]} == {f"{method}-lag400" for method in studies.METHODS}
+    assert [seed for seed, _ in kinds[:10]] == [0] * 5 + [1] * 5
+    assert sorted(kinds[10:14]) == [(seed, f"{method}-lag1") for seed in (0, 1) for method in ("grpo", "oapl")]
+    assert all("lag50" in name for _, name in kinds[14:24])
 
 
 def test_a_base_without_a_checkpoint_is_one_line(

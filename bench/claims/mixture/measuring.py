@@ -17,7 +17,7 @@ from oapl_core.evaluation.pass_at_k import pass_at_k
 
 if TYPE_CHECKING:
     from bench.claims.machine import Answer, Machine
-    from oapl_core.rollouts.requests import Sampler
+    from oapl_core.rollouts.requests import SampledAnswer, Sampler
     from oapl_core.verdicts.verifier import Verifier
 
 Row = Mapping[str, Any]
@@ -150,37 +150,46 @@ def canonical(family: str, text: str) -> str:
 
 def widths(machine: Machine, folder: Path, rows: Sequence[Row], n: int) -> list[dict[str, Any]]:
     """By problem: correct answers of n at T = 1, different ones, lengths, cuts, entropy; and correct ones at 0.6."""
-    from oapl_core.rollouts.requests import Request
-    from oapl_core.seeds import derive_seed
-
     machine.sampler.load(folder)
-    prompts, found = machine.prompts["heldout"], []
-    for row in rows:
-        name = row["problem_id"]
-        ways = [(1.0, 1.0)] * n + [(0.6, 0.95)] * (n // 16)
-        requests = [
-            Request(f"{name}#{s}", prompts[name], derive_seed(0, "widths", name, s), machine.max_tokens, *way)
-            for s, way in enumerate(ways)
-        ]
-        by_key = {one.request.key: one for one in machine.sampler.sample(iter(requests), True)}
-        answers = [by_key[one.key] for one in requests]
-        problem = {**machine.problems[name]}
-        verdicts = machine.verifier.verify(
-            [problem] * len(answers), [a.text for a in answers], [a.finish_reason for a in answers]
-        )
-        warm, sharp = answers[:n], verdicts[n:]
-        right = [a.text for a, v in zip(warm, verdicts, strict=False) if v.reward == 1]
-        tokens = [len(a.response_ids) for a in warm]
+    # all problems at once: problem by problem a GPU would wait for each one's longest answer
+    warm = _answered(machine, rows, range(n), (1.0, 1.0))
+    sharp = _answered(machine, rows, range(n, n + n // 16), (0.6, 0.95))
+    found = []
+    for row, own, few in zip(rows, warm, sharp, strict=True):
+        right = [answer.text for answer, is_right in own if is_right]
+        tokens = [len(answer.response_ids) for answer, _ in own]
         found.append(
             {
-                "problem": name,
+                "problem": row["problem_id"],
                 "right": len(right),
                 "different": len({canonical(family_of(row)[0], text) for text in right}),
                 "tokens": tokens,
-                "cut": sum(a.finish_reason == "length" for a in warm),
-                "entropy": -sum(sum(a.logprobs or ()) for a in warm) / max(1, sum(tokens)),
-                "right_sharp": sum(v.reward == 1 for v in sharp),
-                "n_sharp": len(sharp),
+                "cut": sum(answer.finish_reason == "length" for answer, _ in own),
+                "entropy": -sum(sum(answer.logprobs or ()) for answer, _ in own) / max(1, sum(tokens)),
+                "right_sharp": sum(is_right for _, is_right in few),
+                "n_sharp": len(few),
             }
         )
     return found
+
+
+def _answered(
+    machine: Machine, rows: Sequence[Row], numbers: range, way: tuple[float, float]
+) -> list[list[tuple[SampledAnswer, bool]]]:
+    """Answers of some numbers to each problem at a temperature and top-p, and whether each is correct."""
+    from oapl_core.rollouts.requests import Request
+    from oapl_core.seeds import derive_seed
+
+    names, prompts = [row["problem_id"] for row in rows], machine.prompts["heldout"]
+    requests = [
+        Request(f"{name}#{s}", prompts[name], derive_seed(0, "widths", name, s), machine.max_tokens, *way)
+        for name in names
+        for s in numbers
+    ]
+    by_key = {one.request.key: one for one in machine.sampler.sample(iter(requests), True)}
+    answers = [by_key[one.key] for one in requests]
+    problems = [machine.problems[name] for name in names for _ in numbers]
+    given = [answer.text for answer in answers], [answer.finish_reason for answer in answers]
+    right = [verdict.reward == 1 for verdict in machine.verifier.verify(problems, *given)]
+    own = list(zip(answers, right, strict=True))
+    return [own[first : first + len(numbers)] for first in range(0, len(own), len(numbers))]

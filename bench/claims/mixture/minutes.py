@@ -3,14 +3,14 @@
 
 Bases, gates, rates and arms, each in a process of its own, without vLLM: `torch_sampler.py` samples, with log-probs
 of 16-bit weights, and float32 trains. What is there is left alone, so that a second call continues: an arm that time
-ended keeps its state. In this order:
+ended keeps its state. Arms of a base that is there are trained while others are made:
 
     bases     a model for each seed; cooled ones after each of --checkpoints seconds
     trials    gates of each checkpoint, on fewer problems; the first that meets them all is the base, else the nearest
-              one; pretraining ends where a checkpoint's pass@1 is high enough
+              one; pretraining ends with a checkpoint that meets them, or whose pass@1 is past the middle
     gates     the base's gates, all of them, and what it answers to the steps of the arms with the longest lag
     rates     --rates: the arms that choose rates, on the first base
-    arms      of lags 400 and 50, base by base; each asks its last weights for 256 answers to 24 held-out problems
+    arms      in the order of `studies.urgency`; each asks its last weights for 256 answers to 24 held-out problems
 
 ``--encoded`` has examples.npz and tokenizer/, which `encode` writes from the sets, so that a GPU does not wait for it.
 """
@@ -21,6 +21,7 @@ import argparse
 import importlib
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -35,15 +36,15 @@ from bench.claims.mixture import studies
 from bench.claims.mixture.encoded import EXAMPLES, Encoded
 from bench.claims.mixture.place import Place, machine_of, means_of, of_study, settings_of, sized, widths
 from bench.claims.mixture.scales import SCALES
-from bench.claims.mixture.worker import Worker
+from bench.claims.mixture.worker import Worker, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bench.claims.mixture.pretrained import Pretraining
 
-LEAST, MIDDLE = 0.25, 0.325
-"""pass@1 at which no later checkpoint is needed, and the middle of what the gate wants."""
+MIDDLE = 0.325
+"""pass@1 in the middle of what the gate wants."""
 TRIED = 16
 """Problems of each family and tier, of a trial; 64 answers to each as always."""
 
@@ -87,13 +88,18 @@ class Study:
         """Everything that is missing."""
         seeds, place = self.options.seeds, self.place
         shutil.rmtree(place.to / "claims", ignore_errors=True)  # of a call that ended
-        self.at_once([["bases", str(seed)] for seed in seeds if not place.model(seed).exists()])
+        jobs = [job for seed in seeds for job in self._of_base(seed)]
+        self.at_once([*jobs, *(["worker", str(number)] for number in range(self.options.at_once))])
         if missing := [seed for seed in seeds if not place.model(seed).exists()]:
             sys.exit(f"no base of seed {', '.join(map(str, missing))}: see {place.to / 'logs'}")
-        about_bases = [["gates", str(seed)] for seed in seeds if not list(place.base(seed).glob("gates-*"))]
-        about_bases += [["rollouts", str(seed)] for seed in seeds if not (place.base(seed) / "rollouts.done").exists()]
-        workers = [["worker", str(number)] for number in range(self.options.at_once)]
-        self.at_once([*about_bases, *workers])
+
+    def _of_base(self, seed: int) -> list[list[str]]:
+        """What is missing of a base; making one ends with the rest."""
+        if not self.place.model(seed).exists():
+            return [["bases", str(seed)]]
+        own = self.place.base(seed)
+        missing = {"rollouts": not (own / "rollouts.done").exists(), "gates": not list(own.glob("gates-*"))}
+        return [[name, str(seed)] for name, is_missing in missing.items() if is_missing]
 
     def at_once(self, jobs: Sequence[Sequence[str]]) -> None:
         """Run processes at once; one that fails is said and left out."""
@@ -109,8 +115,11 @@ class Study:
         while waiting or running:
             while waiting and time.time() < self.until:
                 name = "-".join(job := waiting.pop(0))
+                # a GPU's daemon for several processes lets others wait for those that make bases
+                environment = os.environ | ({"CUDA_MPS_CLIENT_PRIORITY": "1"} if job[0] == "worker" else {})
                 with (logs / f"{name}.log").open("ab") as log:
-                    running[name] = subprocess.Popen([sys.executable, *shared, "--job", *job], stdout=log, stderr=log)
+                    command = [sys.executable, *shared, "--job", *job]
+                    running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             for name in [name for name, process in running.items() if process.poll() is not None]:
                 code, done = running.pop(name).returncode, done + 1
                 how = "" if code == 0 else f" | exit status {code}, see logs/{name}.log"
@@ -171,7 +180,7 @@ def _begun(place: Place, seed: int, begin_with: Path | None) -> Pretraining:
 
 
 def bases(place: Place, options: argparse.Namespace, until: float, seed: str) -> None:
-    """Pretrain one seed, measure each checkpoint's gates meanwhile, and choose.
+    """Pretrain one seed, measure each checkpoint's gates meanwhile, and choose; then ask the chosen one what arms need.
 
     Raises:
         SystemExit: time was up before a checkpoint was measured.
@@ -181,23 +190,27 @@ def bases(place: Place, options: argparse.Namespace, until: float, seed: str) ->
     from bench.claims.mixture.pretrained import checkpoints
 
     number, own = int(seed), _begun(place, int(seed), options.begin_with)
-    left, trials = place.to / "checkpoints" / f"seed{seed}", []
+    left = place.to / "checkpoints" / f"seed{seed}"
 
     def found() -> dict[Path, Any]:
         return {path: json.loads(path.read_text()) for path in sorted(left.glob("*/trial/gates-*.json"))}
 
     def is_enough() -> bool:
-        return time.time() > until or any(usual(one) >= LEAST for one in found().values())
+        return time.time() > until or any(one["is_open"] or usual(one) >= MIDDLE for one in found().values())
 
-    for folder in checkpoints(own, left, options.checkpoints, is_enough):
+    def piece(*job: str) -> subprocess.Popen[bytes]:
         command = ["-m", "bench.claims.mixture.minutes", *place.arguments(), "--until", str(until), *small(options)]
-        trials.append(subprocess.Popen([sys.executable, *command, "--job", "trial", seed, folder.name]))
-    for one in trials:
+        return subprocess.Popen([sys.executable, *command, "--job", *job])
+
+    made = checkpoints(own, left, options.checkpoints, is_enough)
+    for one in [piece("trial", seed, folder.name) for folder in made]:
         one.wait()
     if not found():
         sys.exit(f"seed {seed}: no checkpoint was measured in time; give more --minutes, or earlier --checkpoints")
     best = nearest(found())
-    shutil.copytree(best.parent.parent, place.model(number), ignore=shutil.ignore_patterns("trial"))
+    draft = place.model(number).with_name(f".tmp-seed{seed}")
+    shutil.copytree(best.parent.parent, draft, ignore=shutil.ignore_patterns("trial"))
+    draft.rename(place.model(number))  # others wait for it
     place.base(number).mkdir(parents=True, exist_ok=True)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     for path, gates in found().items():
@@ -205,6 +218,8 @@ def bases(place: Place, options: argparse.Namespace, until: float, seed: str) ->
         facts = {"steps": int(folder.name), "is_base": path == best, "seed": number, "device": device}
         facts["pretraining"] = json.loads(folder.with_suffix(".json").read_text())
         (place.base(number) / f"trial-{folder.name}.json").write_text(json.dumps(gates | facts) + "\n")
+    for one in [piece("rollouts", seed), piece("gates", seed)]:
+        one.wait()
 
 
 def nearest(found: Mapping[Path, Mapping[str, Any]]) -> Path:
@@ -262,16 +277,15 @@ def worker(place: Place, options: argparse.Namespace, until: float, number: str)
 
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.set_num_threads(1)
-    with means_of(place, place.model(options.seeds[0])) as means:
+    first = options.seeds[0]
+    wait_for(place.model(first).exists, until)
+    with means_of(place, place.model(first)) as means:
         own = Worker(place, options, until, number, means)
         if options.rates and not (place.to / "rates.json").exists():
             for name, one in studies.tuning(place.scale).items():
-                own.train(options.seeds[0], name, one)
+                own.train(first, name, one)
             own.choose_rates()
-        for seed in options.seeds:
-            own.wait_for((place.base(seed) / "rollouts.done").exists)
-            for name, one in of_study(place, seed).items():
-                own.train(seed, name, one)
+        own.study()
 
 
 JOBS: Mapping[str, Callable[..., None]] = {

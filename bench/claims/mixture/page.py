@@ -22,7 +22,6 @@ from bench.claims.mixture import gates as measuring
 from bench.claims.mixture import studies
 from bench.claims.mixture.gates import GATES, WHOLE, shown
 from bench.claims.mixture.measuring import TIERS as TIERS_OF_SETS
-from bench.claims.mixture.place import LAGS
 from bench.claims.mixture.scales import FAMILIES
 from bench.claims.page import DATA, written
 from oapl_core.evaluation.pass_at_k import pass_at_k
@@ -33,7 +32,7 @@ WIDE, EVALUATED = DATA / "mixture_widths.parquet", DATA / "mixture_evaluations.p
 TIERS = {640: "first", 320: "easier"}
 """Tiers of a checkpoint, by the tokens that its answers may have."""
 KS = (1, 4, 16, 64, 256)
-NAMES = {"oapl": "OAPL", "both": "`both`", "grpo": "GRPO", "topr": "TOPR", "rft": "RFT"}
+NAMES = {"oapl": "OAPL", "positives": "OAPL, correct answers", "grpo": "GRPO", "topr": "TOPR", "rft": "RFT"}
 
 
 def main() -> None:
@@ -134,7 +133,7 @@ def rates() -> str:
 
 
 def _by_arm(row_of: Callable[[str], list[str]]) -> list[list[str]]:
-    lags = sorted(LAGS, reverse=True)
+    lags = sorted(studies.LAGS, reverse=True)
     return [[name, str(lag), *row_of(f"{method}-lag{lag}")] for lag in lags for method, name in NAMES.items()]
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from bench.claims.mixture.measuring import Row
 
 HERE = Path(__file__).resolve().parent
-LAGS = (400, 50)
-"""A lag of 1 samples 400 times a batch that is too small for a GPU: it takes longer than all other arms."""
 WIDE = 4
 """Problems of each family and tier that the last weights are asked 256 times."""
 ROWS = {"gpu": 320, "cores": 64}
@@ -53,8 +51,7 @@ def of_study(place: Place, seed: int) -> dict[str, Arm]:
     """The arms of a base that are trained here, at the rates that were chosen, else at the middle one."""
     path = place.to / "rates.json"
     rates = json.loads(path.read_text()) if path.exists() else dict.fromkeys(studies.METHODS, studies.RATES[1])
-    every = studies.arms(place.scale, seed, rates)
-    return {name: arm for name, arm in every.items() if arm.interval in LAGS}
+    return studies.arms(place.scale, seed, rates)
 
 
 def sized(arm: Arm, steps: int | None) -> Arm:

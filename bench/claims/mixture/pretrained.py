@@ -75,12 +75,13 @@ class Pretraining:
         from oapl_core.pretraining.model import batch_loss
 
         device, batch = next(self.model.parameters()).device, self.batches[self.step % len(self.batches)]
-        with device, torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
             if self.on_device:
                 loss = self.on_device.backward(self.model, batch, self.is_by_answer)
             else:
-                loss = batch_loss(self.model, [self.examples[i] for i in batch])
-                loss.backward()
+                with device:
+                    loss = batch_loss(self.model, [self.examples[i] for i in batch])
+                    loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -349,18 +350,24 @@ def mixed(known: Encoded, config: PretrainConfig, seed: int, most: int) -> list[
 def started(
     model: Any, tokenizer: Any, known: Encoded, batches: list[list[int]], config: PretrainConfig
 ) -> Pretraining:
-    """Optimisers as `oapl_core.pretraining.model.train_model` has them."""
+    """Optimisers as `oapl_core.pretraining.model.train_model` has them, on a GPU to rounding."""
     import torch
+
+    from bench.claims.mixture.muon import StackedMuon
 
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    ways: Any = {"lr": config.learning_rate, "weight_decay": 0.1}
+    is_on_gpu = model.device.type == "cuda"
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=config.learning_rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        StackedMuon(matrices, **ways)
+        if is_on_gpu
+        else torch.optim.Muon(matrices, **ways, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    own, device = Pretraining(model, tokenizer, known, batches, optimizers, config.learning_rate), model.device
-    if device.type == "cuda":
-        own.on_device = OnDevice(known, device)
+    own = Pretraining(model, tokenizer, known, batches, optimizers, config.learning_rate)
+    if is_on_gpu:
+        own.on_device = OnDevice(known, model.device)
     else:
         own.examples = known.examples()
     return own

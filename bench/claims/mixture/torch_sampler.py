@@ -31,8 +31,10 @@ BUCKET = 128
 """Attention reads the cache up to a multiple of so many positions; on a GPU each multiple has a graph of its own."""
 BETWEEN = 8
 """Tokens between two looks at which answers have ended."""
-LEAST_FREE = 16
+LEAST_FREE = 8
 """A prefill waits until one row of so many is free."""
+FEW = 64
+"""Requests that are sampled in as many rows, however many there are: a lag of 1 asks for no more."""
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,10 @@ class TorchSampler:
         width = self.weights.embedding.shape[1] // heads
         shape = (layers, 2, rows, heads, self.positions, width)
         self._cache = torch.zeros(shape, device=self.device, dtype=self._dtype)
-        self._row_S = torch.arange(rows, device=self.device)
         self._token_S = torch.zeros(rows, dtype=torch.long, device=self.device)
-        self._length_S = torch.zeros(rows, dtype=torch.long, device=self.device)
-        """Tokens of a row that the cache holds, so the position of the next."""
-        self._graphs: dict[int, tuple[Any, Tensor]] = {}
+        self._batch = Batch(rows, self.positions, self.device)
+        self._graphs: dict[tuple[int, int, bool], tuple[Any, Tensor | None]] = {}
+        self._pool: Any = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self.startup_s = {"torch": time.monotonic() - began}
 
     def __enter__(self) -> Self:
@@ -137,7 +138,7 @@ class TorchSampler:
     def __exit__(self, _k: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
         """Free the cache and the graphs that read it."""
         self._graphs.clear()
-        del self._cache
+        del self._cache, self._batch
 
     def _read(self, folder: Path) -> Weights:
         return read_weights(folder, self.device, self._dtype, self.positions)
@@ -151,18 +152,19 @@ class TorchSampler:
     @torch.inference_mode()
     def sample(self, requests: Iterable[Request | None], with_logprobs: bool = True) -> Iterator[SampledAnswer]:
         """Yield answers as they end, in any order."""
-        waiting = iter([one for one in requests if one])
-        batch = Batch(self.rows, self.positions, self.device)
+        asked = [one for one in requests if one]
+        waiting = iter(asked)
+        batch = self._batch
+        batch.begin(min(self.rows, FEW) if len(asked) <= FEW else self.rows, any(one.top_p < 1 for one in asked))
         while True:
             free = batch.free()
-            if len(free) * LEAST_FREE >= self.rows:
+            if len(free) * LEAST_FREE >= batch.rows:
                 self._take(batch, free, list(itertools.islice(waiting, len(free))))
             if not batch.requests:
                 return
             longest = batch.longest() + BETWEEN
             for _ in range(BETWEEN):
-                logits_SV = self._step(min(self.positions, -(-longest // BUCKET) * BUCKET))
-                self._draw(batch, logits_SV, self._row_S)
+                self._step(batch, min(self.positions, -(-longest // BUCKET) * BUCKET))
             yield from batch.ended(self.tokenizer, with_logprobs)
 
     def _take(self, batch: Batch, free: Sequence[int], new: Sequence[Request]) -> None:
@@ -178,52 +180,65 @@ class TorchSampler:
         length_R = torch.tensor([len(ids) for ids in prompts], device=self.device)
         logits_RV = self._prefill(id_RL, length_R, which, rows)
         batch.put(rows.tolist(), new)
-        self._length_S[rows] = length_R[which] - 1  # `_draw` counts the token that is about to be computed
-        logits_SV = logits_RV.new_zeros(self.rows, logits_RV.shape[1])
+        batch.length_S[rows] = length_R[which] - 1  # `_draw` counts the token that is about to be computed
+        logits_SV = logits_RV.new_zeros(batch.rows, logits_RV.shape[1])
         logits_SV[rows] = logits_RV[which]
-        self._draw(batch, logits_SV, rows)
+        is_new_S = torch.zeros(batch.rows, dtype=torch.bool, device=self.device)
+        is_new_S[rows] = True
+        self._draw(batch, logits_SV, is_new_S)
 
-    def _draw(self, batch: Batch, logits_SV: Tensor, rows: Tensor) -> None:
-        """Draw a token of each of some rows that are in use."""
-        rows = rows[batch.alive_S[rows]]
-        if not len(rows):
+    def _draw(self, batch: Batch, logits_SV: Tensor, is_asked_S: Tensor | None = None) -> None:
+        """Draw a token of each row that is in use, or of those asked for. The host waits for nothing."""
+        many = slice(batch.rows)
+        is_own_S = batch.alive_S[many] if is_asked_S is None else batch.alive_S[many] & is_asked_S
+        logits_SV = logits_SV.float()
+        ways = batch.temperature_S[many], batch.top_p_S[many]
+        token_S = drawn(logits_SV, *ways, batch.uniform(), batch.has_top_p)
+        logprob_S = torch.log_softmax(logits_SV, -1).gather(1, token_S[:, None])[:, 0]
+        self._token_S[many] = token_S.where(is_own_S, self._token_S[many])
+        is_end_S = (token_S[:, None] == self._ends).any(-1)
+        batch.add(is_own_S, token_S, logprob_S, is_end_S)
+
+    def _step(self, batch: Batch, seen: int) -> None:
+        """Compute every row's next token and draw it, when attention reads so many positions."""
+        key = batch.rows, seen, batch.has_top_p
+        if self.device.type != "cuda" or (key not in self._graphs):
+            self._draw(batch, self._decode(batch, seen))
+            if self.device.type == "cuda":  # what the step above warmed up is not started within a capture
+                self._graphs[key] = self._captured(batch, seen)
             return
-        logits_RV = logits_SV[rows].float()
-        token_R = drawn(logits_RV, batch.temperature_S[rows], batch.top_p_S[rows], batch.uniform(rows), batch.has_top_p)
-        logprob_R = torch.log_softmax(logits_RV, -1).gather(1, token_R[:, None])[:, 0]
-        self._token_S[rows] = token_R
-        self._length_S[rows] += 1
-        batch.add(rows, token_R, logprob_R, torch.isin(token_R, self._ends), self._length_S)
-
-    def _step(self, seen: int) -> Tensor:
-        """Logits behind every row's last token, [S, V], when attention reads so many positions."""
-        if self.device.type != "cuda":
-            return self._decode(seen)
-        if seen not in self._graphs:
-            self._decode(seen)  # warms up what a capture may not start
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                logits_SV = self._decode(seen)
-            self._graphs[seen] = graph, logits_SV
-        graph, logits_SV = self._graphs[seen]
+        graph, logits_SV = self._graphs[key]
         graph.replay()
-        return logits_SV
+        if logits_SV is not None:
+            self._draw(batch, logits_SV)
 
-    def _decode(self, seen: int) -> Tensor:
-        place_S = self._length_S.clamp(max=self.positions - 1)
+    def _captured(self, batch: Batch, seen: int) -> tuple[Any, Tensor | None]:
+        """A graph of a step, which runs nothing yet; with a top-p, that sorts, of its logits alone."""
+        torch.cuda.synchronize()
+        graph, logits_SV = torch.cuda.CUDAGraph(), None
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            if batch.has_top_p:
+                logits_SV = self._decode(batch, seen)
+            else:
+                self._draw(batch, self._decode(batch, seen))
+        return graph, logits_SV
+
+    def _decode(self, batch: Batch, seen: int) -> Tensor:
+        """Logits behind every row's last token, [S, V]."""
+        many, row_S = slice(batch.rows), batch.row_S[: batch.rows]
+        place_S = batch.length_S[many].clamp(max=self.positions - 1)
         mask_SHQL = (torch.arange(seen, device=self.device) <= place_S[:, None])[:, None, None]
 
         def attend(number: int, q_SHD: Tensor, k_SHD: Tensor, v_SHD: Tensor) -> Tensor:
             keys, values = self._cache[number]
-            keys[self._row_S, :, place_S] = k_SHD
-            values[self._row_S, :, place_S] = v_SHD
+            keys[row_S, :, place_S] = k_SHD
+            values[row_S, :, place_S] = v_SHD
             own = F.scaled_dot_product_attention(
-                q_SHD[:, :, None], keys[:, :, :seen], values[:, :, :seen], attn_mask=mask_SHQL
+                q_SHD[:, :, None], keys[many, :, :seen], values[many, :, :seen], attn_mask=mask_SHQL
             )
             return own[:, :, 0]
 
-        return self._forward(self._token_S, place_S, attend)
+        return self._forward(self._token_S[many], place_S, attend)
 
     def _prefill(self, id_RL: Tensor, length_R: Tensor, which: Tensor, rows: Tensor) -> Tensor:
         """Fill the cache's rows with the prompts ``which`` says; returns the logits behind each prompt, [R, V]."""
@@ -261,35 +276,45 @@ class TorchSampler:
 
 
 class Batch:
-    """The requests in hand, one to a row, and what was drawn of their answers."""
+    """The requests in hand, one to a row, and what was drawn of their answers; its tensors stay where graphs read."""
 
-    def __init__(self, rows: int, most: int, device: torch.device) -> None:
+    def __init__(self, most_rows: int, most: int, device: torch.device) -> None:
         self.requests: dict[int, Request] = {}
-        self.alive_S = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.temperature_S = torch.ones(rows, device=device)
-        self.top_p_S = torch.ones(rows, device=device)
-        self._seed_S = torch.zeros(rows, dtype=torch.long, device=device)
-        self._count_S = torch.zeros(rows, dtype=torch.long, device=device)
-        self._most_S = torch.zeros(rows, dtype=torch.long, device=device)
-        self._is_cut_S = torch.zeros(rows, dtype=torch.bool, device=device)
-        self._token_SL = torch.zeros(rows, most, dtype=torch.int32, device=device)
-        self._logprob_SL = torch.zeros(rows, most, device=device)
+        self.rows = most_rows
+        """Rows in use, the first ones."""
         self.has_top_p = False
         """Whether a request of any row ever had a top-p: only then are probabilities sorted."""
-        self._most, self._length_S = most, torch.zeros(rows, dtype=torch.long, device=device)
+        self.row_S = torch.arange(most_rows, device=device)
+        self.alive_S = torch.zeros(most_rows, dtype=torch.bool, device=device)
+        self.temperature_S = torch.ones(most_rows, device=device)
+        self.top_p_S = torch.ones(most_rows, device=device)
+        self._seed_S = torch.zeros(most_rows, dtype=torch.long, device=device)
+        self._count_S = torch.zeros(most_rows, dtype=torch.long, device=device)
+        self._most_S = torch.zeros(most_rows, dtype=torch.long, device=device)
+        self._is_cut_S = torch.zeros(most_rows, dtype=torch.bool, device=device)
+        self._token_SL = torch.zeros(most_rows, most, dtype=torch.int32, device=device)
+        self._logprob_SL = torch.zeros(most_rows, most, device=device)
+        self._most = most
+        self.length_S = torch.zeros(most_rows, dtype=torch.long, device=device)
+        """Tokens of a row that the cache holds, so the position of the next."""
+
+    def begin(self, rows: int, has_top_p: bool) -> None:
+        """Forget what an abandoned call left, and use so many rows."""
+        self.requests.clear()
+        self.alive_S.zero_()
+        self.rows, self.has_top_p = rows, has_top_p
 
     def free(self) -> list[int]:
         """Rows that no request has."""
-        return [row for row in range(len(self.alive_S)) if row not in self.requests]
+        return [row for row in range(self.rows) if row not in self.requests]
 
     def longest(self) -> int:
         """Tokens of the longest row in hand."""
-        return int(self._length_S.where(self.alive_S, 0).max())
+        return int(self.length_S.where(self.alive_S, 0).max())
 
     def put(self, rows: Sequence[int], new: Sequence[Request]) -> None:
         """Give rows to requests."""
         self.requests |= dict(zip(rows, new, strict=True))
-        self.has_top_p |= any(one.top_p < 1 for one in new)
         at = torch.tensor(rows, device=self.alive_S.device)
         for target, values in (
             (self.temperature_S, [one.temperature for one in new]),
@@ -300,24 +325,29 @@ class Batch:
             target[at] = torch.tensor(values, device=target.device, dtype=target.dtype)
         self.alive_S[at], self._count_S[at], self._is_cut_S[at] = True, 0, False
 
-    def uniform(self, rows: Tensor) -> Tensor:
-        """A number in [0, 1) of each row's seed and place, [R]: two rounds of a 32-bit hash (murmur3's finaliser)."""
-        h = _mixed(self._seed_S[rows] ^ _mixed(self._count_S[rows] * 0x9E3779B1 & 0xFFFFFFFF))
+    def uniform(self) -> Tensor:
+        """A number in [0, 1) of each row's seed and place, [S]: two rounds of a 32-bit hash (murmur3's finaliser)."""
+        many = slice(self.rows)
+        h = _mixed(self._seed_S[many] ^ _mixed(self._count_S[many] * 0x9E3779B1 & 0xFFFFFFFF))
         return (h >> 8).float() / 2**24
 
-    def add(self, rows: Tensor, token_R: Tensor, logprob_R: Tensor, is_end_R: Tensor, length_S: Tensor) -> None:
+    def add(self, is_own_S: Tensor, token_S: Tensor, logprob_S: Tensor, is_end_S: Tensor) -> None:
         """Append a token to each of some rows."""
-        at = self._count_S[rows]
-        self._token_SL[rows, at], self._logprob_SL[rows, at] = token_R.int(), logprob_R
-        self._count_S[rows] = at + 1
-        self._length_S = length_S
-        is_full_R = (at + 1 >= self._most_S[rows]) | (length_S[rows] >= self._most - 1)
-        self._is_cut_S[rows] = is_full_R & ~is_end_R
-        self.alive_S[rows] = ~(is_end_R | is_full_R)
+        many, row_S = slice(self.rows), self.row_S[: self.rows]
+        at = self._count_S[many].clamp(max=self._most - 1)
+        for target, new in ((self._token_SL, token_S.int()), (self._logprob_SL, logprob_S)):
+            target[row_S, at] = new.where(is_own_S, target[row_S, at])
+        self._count_S[many] += is_own_S
+        self.length_S[many] += is_own_S
+        is_full_S = (self._count_S[many] >= self._most_S[many]) | (self.length_S[many] >= self._most - 1)
+        self._is_cut_S[many] = (is_full_S & ~is_end_S).where(is_own_S, self._is_cut_S[many])
+        self.alive_S[many] &= ~(is_own_S & (is_end_S | is_full_S))
 
     def ended(self, tokenizer: Any, with_logprobs: bool) -> list[SampledAnswer]:
         """Take the answers that ended out of their rows."""
-        done = [row for row, alive in enumerate(self.alive_S.tolist()) if not alive and row in self.requests]
+        done = [
+            row for row, alive in enumerate(self.alive_S[: self.rows].tolist()) if not alive and row in self.requests
+        ]
         if not done:
             return []
         at = torch.tensor(done, device=self.alive_S.device)
@@ -341,7 +371,7 @@ class Batch:
 def drawn(logits_RV: Tensor, temperature_R: Tensor, top_p_R: Tensor, uniform_R: Tensor, has_top_p: bool) -> Tensor:
     """A token of each row, [R]: where the cumulative distribution passes the row's number; at T = 0 the likeliest."""
     is_greedy_R = temperature_R == 0
-    p_RV = torch.softmax(logits_RV / temperature_R.where(~is_greedy_R, 1.0)[:, None], -1)
+    p_RV = torch.softmax(logits_RV / temperature_R.masked_fill(is_greedy_R, 1.0)[:, None], -1)
     token_R = passed_at(p_RV.cumsum(-1), uniform_R)
     if has_top_p:
         sorted_RV, order_RV = p_RV.sort(-1, descending=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.claims.mixture import studies
-from bench.claims.mixture.place import Place, machine_of, sized, widths
+from bench.claims.mixture.place import Place, machine_of, of_study, sized, widths
 
 if TYPE_CHECKING:
     from bench.claims.algorithm_1 import Arm
@@ -34,15 +34,30 @@ class Worker:
     means: tuple[Any, Any]
     machines: dict[int, Machine] = field(default_factory=dict)
 
-    def train(self, seed: int, name: str, arm: Arm) -> None:
-        """Train an arm that nobody has begun, and measure its last weights unless it chooses a rate."""
+    def study(self) -> None:
+        """Train arms of the bases that are there, the most urgent first, until none is left or time is up."""
+        while time.time() < self.until:
+            ready = [seed for seed in self.options.seeds if (self.place.base(seed) / "rollouts.done").exists()]
+            every = [(seed, name, arm) for seed in ready for name, arm in of_study(self.place, seed).items()]
+            # a base that became ready has arms that come before those of the others that are left
+            if any(self.train(*one) for one in sorted(every, key=lambda one: studies.urgency(one[2]))):
+                continue
+            if len(ready) == len(self.options.seeds):
+                return
+            time.sleep(0.5)
+
+    def train(self, seed: int, name: str, arm: Arm) -> bool:
+        """Train an arm that nobody has begun, and measure its last weights unless it chooses a rate.
+
+        Returns whether it was begun.
+        """
         import torch
 
         from bench.claims.mixture import arms
 
         own = self.place.base(seed)
         if time.time() > self.until or (own / f"{name}.json").exists() or not self._is_first(seed, name):
-            return
+            return False
         machine, before = self.machine(seed), time.monotonic() + self.until - time.time()
         try:
             is_done = arms.train(machine, {name: sized(arm, self.options.steps)}, own, before, CHUNK)
@@ -55,6 +70,7 @@ class Worker:
             (own / f"{name}.failed").touch()
         gc.collect()
         torch.cuda.empty_cache()
+        return True
 
     def machine(self, seed: int) -> Machine:
         """Problems and prompts of a base; what it answered is copied, as every process adds to it."""
@@ -76,7 +92,7 @@ class Worker:
         def all_ended() -> bool:
             return all(file.exists() or file.with_suffix(".failed").exists() for file in files.values())
 
-        self.wait_for(all_ended)
+        wait_for(all_ended, self.until)
         if all_ended() and self._is_first(0, "rates"):
             found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
             right = dict.fromkeys(files, -1.0)
@@ -84,12 +100,7 @@ class Worker:
             draft = path.with_name(".tmp-rates.json")
             draft.write_text(json.dumps(studies.chosen(right), indent=1) + "\n")
             draft.rename(path)
-        self.wait_for(path.exists)
-
-    def wait_for(self, is_there: Callable[[], bool]) -> None:
-        """Wait for what another process writes, while there is time."""
-        while not is_there() and time.time() < self.until:
-            time.sleep(0.2)
+        wait_for(path.exists, self.until)
 
     def _is_first(self, seed: int, name: str) -> bool:
         claims = self.place.to / "claims"
@@ -99,3 +110,9 @@ class Worker:
         except FileExistsError:
             return False
         return True
+
+
+def wait_for(is_there: Callable[[], bool], until: float) -> None:
+    """Wait for what another process writes, while there is time."""
+    while not is_there() and time.time() < until:
+        time.sleep(0.2)
