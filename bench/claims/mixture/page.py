@@ -8,22 +8,23 @@ mixture_widths.parquet, a row for each arm and problem that it was asked 256 tim
 
 import argparse
 import json
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
+from bench.claims.bootstrap import Cells, estimate
 from bench.claims.collect import collect
-from bench.claims.mixture import gates as measuring
+from bench.claims.factorial_page import above, below
 from bench.claims.mixture import studies
 from bench.claims.mixture.gates import GATES, WHOLE, shown
 from bench.claims.mixture.measuring import TIERS as TIERS_OF_SETS
 from bench.claims.mixture.scales import FAMILIES
 from bench.claims.page import DATA, written
+from bench.claims.verdicts import BASES, NOT_RUN, Asked, asked_table
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
 PAGE = DATA.parent / "mixture.md"
@@ -32,6 +33,7 @@ WIDE, EVALUATED = DATA / "mixture_widths.parquet", DATA / "mixture_evaluations.p
 TIERS = {640: "first", 320: "easier"}
 """Tiers of a checkpoint, by the tokens that its answers may have."""
 KS = (1, 4, 16, 64, 256)
+COMPARED = (("oapl", "grpo"), ("positives", "oapl"), ("positives", "topr"))
 NAMES = {"oapl": "OAPL", "positives": "OAPL, correct answers", "grpo": "GRPO", "topr": "TOPR", "rft": "RFT"}
 
 
@@ -75,7 +77,7 @@ def widths(out: Path) -> pl.DataFrame:
 def page(text: str) -> str:
     """The page with its tables made again."""
     made = {"checkpoints": checkpoints, "gates": gates, "rates": rates}
-    return written(text, made | {"arms": arms, "families": families, "widths": wide})
+    return written(text, made | {"arms": arms, "families": families, "widths": wide, "questions": questions})
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -88,12 +90,14 @@ def checkpoints() -> str:
 
     The loss, in nats a token, is the mean over the last 100 steps before cooling.
     """
-    head = ["tiers", "steps", "seconds", "loss", *(f"{gate.name}, {gate.tier}" for gate in GATES)]
+    head = ["base", "tiers", "steps", "seconds", "loss", *(f"{gate.name}, {gate.tier}" for gate in GATES)]
     head += [f"pass@1, {family}" for family in FAMILIES]
-    rows = [["wanted", "", "", "", *(gate.wanted for gate in GATES), *[""] * len(FAMILIES)]]
-    for row in sorted(json.loads(CHECKPOINTS.read_text()), key=lambda row: (-row["max_tokens"], row["steps"])):
+    rows = [["wanted", "", "", "", "", *(gate.wanted for gate in GATES), *[""] * len(FAMILIES)]]
+    for row in sorted(
+        json.loads(CHECKPOINTS.read_text()), key=lambda row: (-row["max_tokens"], row["seed"], row["steps"])
+    ):
         about = row["pretraining"]
-        cells = [TIERS[row["max_tokens"]], f"{row['steps']:,}"]
+        cells = [str(row["seed"]), TIERS[row["max_tokens"]], f"{row['steps']:,}"]
         cells += [str(about["seconds"] + about["cooling_seconds"]), f"{about['loss']:.2f}"]
         cells += [_cell(row, gate.name, gate.tier, WHOLE) for gate in GATES]
         rows.append(cells + [_cell(row, "pass@1", "usual", family) for family in FAMILIES])
@@ -107,81 +111,161 @@ def _cell(row: dict[str, Any], name: str, tier: str, scope: str) -> str:
 
 
 def gates() -> str:
-    """Gates of the base whose arms were trained, of all its problems."""
-    (own,) = json.loads(GATED.read_text())
-    return measuring.table(own)
+    """Gates of the bases whose arms were trained, a column each; in bold what is met."""
+    found = json.loads(GATED.read_text())
+    head = ["gate", "tier", "wanted", *(f"base {number}" for number in range(len(found)))]
+    rows = [
+        [gate.name, gate.tier, gate.wanted, *(_cell(own, gate.name, gate.tier, WHOLE) for own in found)]
+        for gate in GATES
+    ]
+    scopes = [(tier, family) for tier in TIERS_OF_SETS for family in FAMILIES]
+    rows += [["pass@1", *scope, *(_cell(own, "pass@1", *scope) for own in found)] for scope in scopes]
+    return table(head, rows)
+
+
+Row = Mapping[str, Any]
 
 
 @cache
-def evaluated() -> Mapping[str, Mapping[int, Mapping[str, Any]]]:
-    """Evaluations by arm and step."""
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    for row in pl.read_parquet(EVALUATED).iter_rows(named=True):
-        found.setdefault(row["arm"], {})[row["step"]] = row
+def evaluated() -> Mapping[str, Mapping[str, Mapping[int, Row]]]:
+    """Evaluations by arm, base and step."""
+    found: dict[str, dict[str, dict[int, Row]]] = {}
+    for row in pl.read_parquet(EVALUATED).sort("arm", "base", "step").iter_rows(named=True):
+        found.setdefault(row["arm"], {}).setdefault(row["base"], {})[row["step"]] = row
     return found
 
 
 def rates() -> str:
     """Correct validation answers after the steps that choose a rate, the most of a method in bold."""
-    known = sorted({float(arm.partition("-rate")[2]) for arm in evaluated() if "-rate" in arm})
     rows = []
     for method, name in NAMES.items():
-        right = [evaluated()[f"{method}-rate{rate:g}"][studies.TUNING_STEPS]["right_share"] for rate in known]
-        cells = [f"**{100 * one:.1f}**" if one == max(right) else f"{100 * one:.1f}" for one in right]
-        rows.append([name, *cells])
-    return table(["correct, %", *(f"{rate:g}" for rate in known)], rows)
+        own = [evaluated()[f"{method}-rate{rate:g}"].values() for rate in studies.RATES]
+        right = [by_step[studies.TUNING_STEPS]["right_share"] for (by_step,) in own]
+        rows.append([name, *(f"**{100 * one:.1f}**" if one == max(right) else f"{100 * one:.1f}" for one in right)])
+    return table(["correct, %", *(f"{rate:g}" for rate in studies.RATES)], rows)
 
 
 def _by_arm(row_of: Callable[[str], list[str]]) -> list[list[str]]:
-    lags = sorted(studies.LAGS, reverse=True)
-    return [[name, str(lag), *row_of(f"{method}-lag{lag}")] for lag in lags for method, name in NAMES.items()]
+    """A row for each method and lag that some base has."""
+    kinds = [(method, lag) for lag in sorted(studies.LAGS, reverse=True) for method in NAMES]
+    there = [(method, lag) for method, lag in kinds if f"{method}-lag{lag}" in evaluated()]
+    return [[NAMES[method], str(lag), *row_of(f"{method}-lag{lag}")] for method, lag in there]
 
 
 def arms() -> str:
-    """Correct held-out answers on the way, and what the last ones are like."""
-    last = max(evaluated()["oapl-lag400"])
+    """Correct held-out answers on the way, and what the last ones are like: means over bases."""
+    steps = sorted({step for arm in evaluated() if "-lag" in arm for own in evaluated()[arm].values() for step in own})
 
     def row_of(arm: str) -> list[str]:
-        own = evaluated()[arm]
-        end, best = own[last], max(row["right_share"] for row in own.values())
-        is_collapsed = best - end["right_share"] > 0.1 or end["right_share"] < own[0]["right_share"]
-        shares = [f"{100 * own[step]['right_share']:.1f}" for step in sorted(own)]
-        of_each = [right / end["n"] for right in end["right"]]
-        error = statistics.stdev(of_each) / math.sqrt(len(of_each))
-        after = [f"{100 * error:.1f}", f"{end['tokens']:.0f}", f"{100 * end['cut_share']:.0f}", f"{end['entropy']:.3f}"]
-        return [*shares, "yes" if is_collapsed else "no", *after]
+        own = list(evaluated()[arm].values())
+        ends = [by_step[steps[-1]] for by_step in own]
+        shares = [f"{100 * statistics.fmean(by_step[step]['right_share'] for by_step in own):.1f}" for step in steps]
+        by_base = ", ".join(f"{100 * end['right_share']:.1f}" for end in ends)
+        fell = sum(map(is_collapsed, own))
+        tokens, cut, nats = (statistics.fmean(end[name] for end in ends) for name in ("tokens", "cut_share", "entropy"))
+        return [*shares, by_base, f"{fell} of {len(own)}", f"{tokens:.0f}", f"{100 * cut:.0f}", f"{nats:.3f}"]
 
-    steps = [f"step {step}" for step in sorted(evaluated()["oapl-lag400"])]
-    return table(["method", "L", *steps, "collapsed", "standard error", "tokens", "cut, %", "entropy"], _by_arm(row_of))
+    head = ["method", "L", *(f"step {step}" for step in steps), "the last of each base", "collapsed"]
+    return table([*head, "tokens", "cut, %", "entropy"], _by_arm(row_of))
+
+
+def is_collapsed(by_step: Mapping[int, Row]) -> bool:
+    """Whether an arm of a base ends 10 points below its best evaluation, or below its base."""
+    shares: list[float] = [by_step[step]["right_share"] for step in sorted(by_step)]
+    return max(shares) - shares[-1] > 0.1 or shares[-1] < shares[0]
 
 
 def families() -> str:
-    """Correct held-out answers to each family and tier, of the base and of the last weights."""
+    """Correct held-out answers to each family and tier, of the bases and of the last weights: means over bases."""
     columns = [f"{family}, {tier}" for tier in TIERS_OF_SETS for family in FAMILIES]
 
-    def row_of(row: Mapping[str, Any]) -> list[str]:
+    def row_of(rows: Sequence[Row]) -> list[str]:
         # a set has its families and tiers in turn (`sets.problems`)
-        own = [row["right"][place :: len(columns)] for place in range(len(columns))]
-        return [f"{100 * sum(right) / len(right) / row['n']:.1f}" for right in own]
+        own = [[sum(row["right"][at :: len(columns)]) / row["n"] for row in rows] for at in range(len(columns))]
+        problems = len(rows[0]["right"]) / len(columns)
+        return [f"{100 * statistics.fmean(shares) / problems:.1f}" for shares in own]
 
-    last = max(evaluated()["oapl-lag400"])
-    base = ["base", "", *row_of(evaluated()["oapl-lag400"][0])]
-    return table(["method", "L", *columns], [base, *_by_arm(lambda arm: row_of(evaluated()[arm][last]))])
+    first = next(own for arm, own in evaluated().items() if arm.endswith(f"lag{max(studies.LAGS)}"))
+    base = ["base", "", *row_of([by_step[0] for by_step in first.values()])]
+    own = _by_arm(lambda arm: row_of([by_step[max(by_step)] for by_step in evaluated()[arm].values()]))
+    return table(["method", "L", *columns], [base, *own])
+
+
+@cache
+def asked_often() -> Mapping[str, Mapping[str, Sequence[Row]]]:
+    """Rows of the problems that were asked 256 times, by arm and base, in the order of the problems."""
+    frame = pl.read_parquet(WIDE).with_columns(arm=pl.col("arm").str.replace(r"-seed\d+$", "")).sort("problem")
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in frame.iter_rows(named=True):
+        found.setdefault(row["arm"], {}).setdefault(row["base"], []).append(row)
+    return found
 
 
 def wide() -> str:
-    """pass@k of the last weights."""
-    frame = pl.read_parquet(WIDE).with_columns(arm=pl.col("arm").str.replace(r"-seed\d+$", ""))
+    """pass@k of the last weights: means over bases."""
 
     def row_of(arm: str) -> list[str]:
-        own = frame.filter(pl.col("arm") == arm)
-        rows = list(zip(own["n"], own["right"], strict=True))
-        shares = [sum(pass_at_k(n, right, k) for n, right in rows) / len(rows) for k in KS]
-        sharp = sum(own["right_sharp"].to_list()) / sum(own["n_sharp"].to_list())
-        return [*(f"{100 * share:.1f}" for share in (*shares, sharp)), str(own["different"].sum())]
+        own = asked_often()[arm].values()
+        shares = [statistics.fmean(x for cell in often(arm, k).values() for x in cell) for k in KS]
+        sharp = statistics.fmean(row["right_sharp"] / row["n_sharp"] for rows in own for row in rows)
+        different = statistics.fmean(sum(row["different"] for row in rows) for rows in own)
+        return [*(f"{100 * share:.1f}" for share in (*shares, sharp)), f"{different:.0f}"]
 
     head = ["method", "L", *(f"pass@{k}" for k in KS), "pass@1, T = 0.6", "different correct answers"]
     return table(head, [["base", "", *row_of("base")], *_by_arm(row_of)])
+
+
+def often(arm: str, k: int) -> Cells:
+    """pass@k of each problem that was asked 256 times, by base."""
+    own = asked_often().get(arm, {})
+    return {(base, 0): [pass_at_k(row["n"], row["right"], k) for row in rows] for base, rows in own.items()}
+
+
+def cells(arm: str, at: Literal["first", "last"] = "last") -> Cells:
+    """Share of correct answers to each held-out problem, by base."""
+    found = {}
+    for base, by_step in evaluated().get(arm, {}).items():
+        row = by_step[min(by_step) if at == "first" else max(by_step)]
+        found[base, 0] = [right / row["n"] for right in row["right"]]
+    return found
+
+
+def questions() -> str:
+    """Every question of the criteria that two arms or more of three bases can answer."""
+    long, short = max(studies.LAGS), min(studies.LAGS)
+    asked = [_asked("1", f"{name}: L = {short} less L = {long}", _lag(method)) for method, name in NAMES.items()]
+    asked.append(_asked("1", "GRPO's difference less OAPL's", less(_lag("grpo"), _lag("oapl"))))
+    for lag in sorted(studies.LAGS, reverse=True):
+        where = f"L = {lag}"
+        for method, name in NAMES.items():
+            arm = f"{method}-lag{lag}"
+            asked.append(_asked("2", f"{name}, {where}: the end less its base", less(cells(arm), cells(arm, "first"))))
+            asked += [
+                _asked("3", f"{name}, {where}: pass@{k} less its base's", less(often(arm, k), often("base", k)))
+                for k in (KS[0], KS[-1])
+            ]
+        for one, other in COMPARED:
+            pair = less(*(cells(f"{method}-lag{lag}") for method in (one, other)))
+            asked.append(_asked("4", f"{NAMES[one]} less {NAMES[other]}, {where}", pair))
+    return asked_table([one for one in asked if one])
+
+
+def _lag(method: str) -> Cells:
+    return less(*(cells(f"{method}-lag{lag}") for lag in (min(studies.LAGS), max(studies.LAGS))))
+
+
+def less(first: Cells, second: Cells) -> Cells:
+    """The difference, problem by problem, over the bases that both have."""
+    shared = [key for key in first if key in second]
+    return {key: [a - b for a, b in zip(first[key], second[key], strict=True)] for key in shared}
+
+
+def _asked(number: str, question: str, difference: Cells) -> Asked | None:
+    if not difference:
+        return None
+    found = estimate(difference)
+    said = "above 0" if above(found) else "below 0" if below(found) else "not decided"
+    return Asked(number, question, said if len(found.by_start) >= BASES else NOT_RUN, found)
 
 
 if __name__ == "__main__":

@@ -58,10 +58,10 @@ def arms(scale: str, seed: int, rates: Mapping[str, float]) -> dict[str, Arm]:
 
 
 def urgency(arm: Arm) -> int:
-    """Place among arms that wait for a GPU whose time may end: first what the question on lag needs."""
-    if arm.interval > OFF_BY_ONE:
-        return {max(LAGS): 0}.get(arm.interval, 2)
-    return 1 if arm.objective in (METHODS["oapl"], METHODS["grpo"]) else 3
+    """Place among arms that wait for a GPU whose time may end: first what the question on lag needs, longest first."""
+    if arm.interval <= OFF_BY_ONE:
+        return 0 if arm.objective in (METHODS["oapl"], METHODS["grpo"]) else 3
+    return 1 if arm.interval == max(LAGS) else 2
 
 
 def tuning(scale: str) -> dict[str, Arm]:
