@@ -17,7 +17,7 @@ from bench.claims.mixture import encoded, page, studies
 from bench.claims.mixture.encoded import Encoded, OnDevice, passes
 from bench.claims.mixture.minutes import bases, nearest
 from bench.claims.mixture.muon import StackedMuon
-from bench.claims.mixture.place import Place, of_study
+from bench.claims.mixture.place import FAILED, Place, of_study
 from bench.claims.mixture.pretrained import mixed
 from bench.claims.mixture.torch_sampler import TorchSampler, drawn
 from bench.claims.mixture.worker import Worker
@@ -235,6 +235,31 @@ def test_an_arm_that_failed_keeps_nobody_waiting(tmp_path: Path) -> None:
     for worker in "01":  # the second finds the rates
         Worker(place, options, time.time() + 20, worker, (None, None)).choose_rates()
     assert json.loads((tmp_path / "rates.json").read_text()) == dict.fromkeys(studies.METHODS, studies.RATES[1])
+
+
+def test_a_method_of_which_no_rate_could_be_tried_ends_the_worker(tmp_path: Path) -> None:
+    place = Place("cores", tmp_path, tmp_path, tmp_path)
+    place.base(0).mkdir()
+    for name in studies.tuning("cores"):
+        path = place.base(0) / f"{name}.json"
+        if name.startswith("grpo"):
+            path.with_suffix(".failed").touch()
+        else:
+            path.write_text(json.dumps({"evaluations": [{"right_share": 0.5}]}))
+    options = argparse.Namespace(seeds=[0], steps=None, rates=True)
+    with pytest.raises(SystemExit, match="no rate of grpo could be tried: see .*logs"):
+        Worker(place, options, time.time() + 20, "0", (None, None)).choose_rates()
+    assert not (tmp_path / "rates.json").exists()
+
+
+def test_a_base_that_failed_is_waited_for_no_longer(tmp_path: Path) -> None:
+    place = Place("cores", tmp_path, tmp_path, tmp_path)
+    for seed in (0, 1):
+        place.base(seed).mkdir()
+        (place.base(seed) / FAILED).touch()
+    began = time.time()
+    Worker(place, argparse.Namespace(seeds=[0, 1], steps=None), began + 20, "0", (None, None)).study()
+    assert time.time() < began + 10
 
 
 def test_arms_of_bases_that_are_there_are_trained_by_their_urgency(

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.claims.mixture import studies
 from bench.claims.mixture.encoded import EXAMPLES, Encoded
-from bench.claims.mixture.place import Place, machine_of, means_of, of_study, settings_of, sized, widths
+from bench.claims.mixture.place import FAILED, Place, machine_of, means_of, of_study, settings_of, sized, widths
 from bench.claims.mixture.scales import SCALES
 from bench.claims.mixture.worker import Worker, wait_for
 
@@ -87,7 +87,10 @@ class Study:
     def run(self) -> None:
         """Everything that is missing."""
         seeds, place = self.options.seeds, self.place
-        shutil.rmtree(place.to / "claims", ignore_errors=True)  # of a call that ended
+        # of a call that ended: what failed then is tried again
+        shutil.rmtree(place.to / "claims", ignore_errors=True)
+        for path in place.to.glob("mixture-*/*.failed"):
+            path.unlink()
         jobs = [job for seed in seeds for job in self._of_base(seed)]
         self.at_once([*jobs, *(["worker", str(number)] for number in range(self.options.at_once))])
         if missing := [seed for seed in seeds if not place.model(seed).exists()]:
@@ -123,6 +126,10 @@ class Study:
             for name in [name for name, process in running.items() if process.poll() is not None]:
                 code, done = running.pop(name).returncode, done + 1
                 how = "" if code == 0 else f" | exit status {code}, see logs/{name}.log"
+                kind, _, seed = name.partition("-")
+                if code and kind in ("bases", "rollouts"):
+                    self.place.base(int(seed)).mkdir(exist_ok=True)
+                    (self.place.base(int(seed)) / FAILED).touch()
                 print(f"{done}/{len(jobs)} | {time.time() - began:.0f} s | {name}{how}", flush=True)
             if time.time() > self.until and not running:
                 return
@@ -218,8 +225,10 @@ def bases(place: Place, options: argparse.Namespace, until: float, seed: str) ->
         facts = {"steps": int(folder.name), "is_base": path == best, "seed": number, "device": device}
         facts["pretraining"] = json.loads(folder.with_suffix(".json").read_text())
         (place.base(number) / f"trial-{folder.name}.json").write_text(json.dumps(gates | facts) + "\n")
-    for one in [piece("rollouts", seed), piece("gates", seed)]:
-        one.wait()
+    asked = [piece("rollouts", seed), piece("gates", seed)]
+    codes = [one.wait() for one in asked]
+    if any(codes):
+        sys.exit(f"seed {seed}: the base could not be asked; see above")
 
 
 def nearest(found: Mapping[Path, Mapping[str, Any]]) -> Path:

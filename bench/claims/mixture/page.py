@@ -34,7 +34,14 @@ TIERS = {640: "first", 320: "easier"}
 """Tiers of a checkpoint, by the tokens that its answers may have."""
 KS = (1, 4, 16, 64, 256)
 COMPARED = (("oapl", "grpo"), ("positives", "oapl"), ("positives", "topr"))
-NAMES = {"oapl": "OAPL", "positives": "OAPL, correct answers", "grpo": "GRPO", "topr": "TOPR", "rft": "RFT"}
+NAMES = {
+    "oapl": "OAPL",
+    "positives": "OAPL, correct answers",
+    "both": "`both`",
+    "grpo": "GRPO",
+    "topr": "TOPR",
+    "rft": "RFT",
+}
 
 
 def main() -> None:
@@ -45,8 +52,9 @@ def main() -> None:
     if options.collect:
         keep(CHECKPOINTS, "trial", options.collect)
         keep(GATED, "gates", options.collect)
-        collect(options.collect, DATA, "mixture")
-        widths(options.collect).write_parquet(WIDE, compression="zstd", compression_level=19)
+        if list(options.collect.glob("mixture-*/*-lag*.json")):  # else time ended before an arm did
+            collect(options.collect, DATA, "mixture")
+            widths(options.collect).write_parquet(WIDE, compression="zstd", compression_level=19)
     PAGE.write_text(page(PAGE.read_text()))
 
 
@@ -137,12 +145,15 @@ def evaluated() -> Mapping[str, Mapping[str, Mapping[int, Row]]]:
 
 def rates() -> str:
     """Correct validation answers after the steps that choose a rate, the most of a method in bold."""
+    known = sorted({float(arm.partition("-rate")[2]) for arm in evaluated() if "-rate" in arm})
     rows = []
     for method, name in NAMES.items():
-        own = [evaluated()[f"{method}-rate{rate:g}"].values() for rate in studies.RATES]
-        right = [by_step[studies.TUNING_STEPS]["right_share"] for (by_step,) in own]
-        rows.append([name, *(f"**{100 * one:.1f}**" if one == max(right) else f"{100 * one:.1f}" for one in right)])
-    return table(["correct, %", *(f"{rate:g}" for rate in studies.RATES)], rows)
+        own = [evaluated().get(f"{method}-rate{rate:g}", {}).values() for rate in known]
+        right = [by_step[max(by_step)]["right_share"] for one in own for by_step in one]
+        if right:
+            assert len(right) == len(known), "every rate was tried on one base"
+            rows.append([name, *(f"**{100 * x:.1f}**" if x == max(right) else f"{100 * x:.1f}" for x in right)])
+    return table(["correct, %", *(f"{rate:g}" for rate in known)], rows)
 
 
 def _by_arm(row_of: Callable[[str], list[str]]) -> list[list[str]]:
@@ -247,7 +258,9 @@ def questions() -> str:
         for one, other in COMPARED:
             pair = less(*(cells(f"{method}-lag{lag}") for method in (one, other)))
             asked.append(_asked("4", f"{NAMES[one]} less {NAMES[other]}, {where}", pair))
-    return asked_table([one for one in asked if one])
+    found = [one for one in asked if one]
+    is_decidable = any(one.verdict != NOT_RUN for one in found)
+    return asked_table(found) if is_decidable else "**No arm was run on three bases yet.**"
 
 
 def _lag(method: str) -> Cells:

@@ -23,6 +23,8 @@ ROWS = {"gpu": 320, "cores": 64}
 """Answers in one sampler at once: a dozen share a GPU."""
 MICRO_BATCH = 8192
 """Tokens."""
+FAILED = "base.failed"
+"""Says in a base's folder that it could not be made, or not be asked."""
 
 
 @dataclass(frozen=True)

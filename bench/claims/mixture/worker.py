@@ -6,6 +6,7 @@ import argparse
 import gc
 import json
 import shutil
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.claims.mixture import studies
-from bench.claims.mixture.place import Place, machine_of, of_study, sized, widths
+from bench.claims.mixture.place import FAILED, Place, machine_of, of_study, sized, widths
 
 if TYPE_CHECKING:
     from bench.claims.algorithm_1 import Arm
@@ -35,14 +36,18 @@ class Worker:
     machines: dict[int, Machine] = field(default_factory=dict)
 
     def study(self) -> None:
-        """Train arms of the bases that are there, the most urgent first, until none is left or time is up."""
+        """Train arms of the bases that are there, the most urgent first, until none is left or time is up.
+
+        A base that could not be made, or asked, is waited for no longer.
+        """
         while time.time() < self.until:
             ready = [seed for seed in self.options.seeds if (self.place.base(seed) / "rollouts.done").exists()]
             every = [(seed, name, arm) for seed in ready for name, arm in of_study(self.place, seed).items()]
             # a base that became ready has arms that come before those of the others that are left
             if any(self.train(*one) for one in sorted(every, key=lambda one: studies.urgency(one[2]))):
                 continue
-            if len(ready) == len(self.options.seeds):
+            gone = [seed for seed in self.options.seeds if (self.place.base(seed) / FAILED).exists()]
+            if len({*ready, *gone}) == len(self.options.seeds):
                 return
             time.sleep(0.5)
 
@@ -85,7 +90,11 @@ class Worker:
         return self.machines[seed]
 
     def choose_rates(self) -> None:
-        """Write the rates once every arm that chooses them is there."""
+        """Write the rates once every arm that chooses them is there.
+
+        Raises:
+            SystemExit: a method has none, as all of its arms failed.
+        """
         own, path = self.place.base(self.options.seeds[0]), self.place.to / "rates.json"
         files = {name: own / f"{name}.json" for name in studies.tuning(self.place.scale)}
 
@@ -93,8 +102,11 @@ class Worker:
             return all(file.exists() or file.with_suffix(".failed").exists() for file in files.values())
 
         wait_for(all_ended, self.until)
+        found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+        there = {name.partition("-")[0] for name in found}
+        if all_ended() and (missing := [method for method in studies.METHODS if method not in there]):
+            sys.exit(f"no rate of {', '.join(missing)} could be tried: see {self.place.to / 'logs'}")
         if all_ended() and self._is_first(0, "rates"):
-            found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
             right = dict.fromkeys(files, -1.0)
             right |= {name: one["evaluations"][-1]["right_share"] for name, one in found.items()}
             draft = path.with_name(".tmp-rates.json")
