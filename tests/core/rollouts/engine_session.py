@@ -213,17 +213,17 @@ def session(folder: Path) -> dict[str, Any]:
         found["swapped"] = sample(engine, requests())
         engine.load(first)
         found["swapped back"] = sample(engine, requests())
-    with SamplingEngine(second, CONFIG) as engine:
+    with SamplingEngine(second, CONFIG, temperature=1.0) as engine:
         found["fresh"] = sample(engine, requests())
+        found["raw"], found["raw mode"] = sample(engine, requests(WARM)), engine.logprobs_mode
     with SamplingEngine(unadvised, CONFIG.model_copy(update={"max_num_seqs": 5})) as engine:
         found["unadvised, 5 at once"] = sample(engine, requests())
     with SamplingEngine(untied[0], CONFIG) as engine:
         engine.load(untied[1])
         found["untied swapped"] = sample(engine, requests())
     found["reference"] = {n: reference(folder / n, found[k]) for n, k in (("first", "first"), ("second", "swapped"))}
-    for name, temperature in (("warm", WARM), ("raw", 1.0)):
-        with SamplingEngine(second, CONFIG, temperature=temperature) as engine:
-            found[name], found[f"{name} mode"] = sample(engine, requests(WARM)), engine.logprobs_mode
+    with SamplingEngine(second, CONFIG, temperature=WARM) as engine:
+        found["warm"], found["warm mode"] = sample(engine, requests(WARM)), engine.logprobs_mode
     found["reference"]["warm"] = reference(second, found["warm"], WARM)
     found["reference"]["warm at 1"] = reference(second, found["warm"])
     found["reference"]["turns"] = reference(first, found["turns"])
