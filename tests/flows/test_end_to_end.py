@@ -15,8 +15,9 @@ from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS
 from tests.whole_run import kill_when, made_more_than_once, oapl, small_demo
 
-TRAIN_PROBLEMS, SECOND_ROUND, GROUP_SIZE = 64, 24, 4
-SOLUTIONS = 96
+TRAIN_PROBLEMS, SECOND_ROUND, GROUP_SIZE = 32, 16, 4
+PARTS = 8
+SOLUTIONS = 48
 HELD_OUT = 8
 
 
@@ -36,11 +37,17 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("end-to-end")
-    changes = ["pretrain.epochs=4", f"mirror=file://{folder}/mirror"]  # enough for a quarter of right answers
+    changes = [
+        "pretrain.epochs=5",  # enough for a third of right answers
+        f"sampling.problems_per_part={TRAIN_PROBLEMS // PARTS}",
+        f"rounds.1.problems={SECOND_ROUND}",
+        f"mirror=file://{folder}/mirror",
+    ]
     arguments = ["run", *small_demo(folder, TRAIN_PROBLEMS, HELD_OUT, HELD_OUT, SOLUTIONS), *changes]
     root = folder / "runs" / "demo-seed0"
     parts = root / "round_00" / "1_rollouts"
     kill_when(arguments, folder / "killed.log", (parts / "part-00000.parquet").exists)
+    assert len(list(parts.glob("*.parquet"))) < PARTS, "killed in the middle"
     first_part_ns = (parts / "part-00000.parquet").stat().st_mtime_ns
     said = oapl(arguments)
     ledger = (root / "ledger.jsonl").read_bytes()
