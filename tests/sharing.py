@@ -11,6 +11,10 @@ FOLDERS = (
     "tests/architecture/",  # a syntax tree of every file
     "tests/core/training/",  # a process that has imported DeepSpeed, and a trained round
 )
+WORDS = {
+    'usefixtures("prefect")': "prefect",  # a server that takes twenty seconds to start
+    "train_in_a_process(": "tests/core/training/",
+}
 
 
 @cache
@@ -19,8 +23,8 @@ def piece(file: str) -> str:
     for folder in FOLDERS:
         if file.startswith(folder):
             return folder
-    # a Prefect server takes twenty seconds to start
-    return "prefect" if 'usefixtures("prefect")' in (ROOT / file).read_text() else file
+    text = (ROOT / file).read_text()
+    return next((name for word, name in WORDS.items() if word in text), file)
 
 
 class Sharing(LoadFileScheduling):  # type: ignore[misc]  # it has no types

@@ -28,9 +28,10 @@ def test_every_file_that_asks_for_the_prefect_server_runs_on_its_worker() -> Non
     ("file", "name"),
     [
         ("tests/core/training/test_resume.py", "tests/core/training/"),
+        ("tests/extras/guidance/test_with_prefixes.py", "tests/core/training/"),
         ("tests/architecture/test_size.py", "tests/architecture/"),
         ("tests/core/rollouts/test_engine.py", "tests/core/rollouts/test_engine.py"),
     ],
 )
-def test_a_file_belongs_to_its_folder_if_that_shares_something(file: str, name: str) -> None:
+def test_a_file_belongs_to_what_shares_something_with_it(file: str, name: str) -> None:
     assert piece(file) == name

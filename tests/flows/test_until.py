@@ -139,7 +139,10 @@ def test_the_command_line_refuses_it_in_one_line(tmp_path: Path) -> None:
     assert (done.returncode, "says which round --redo, --from-stage or --until means" in done.stderr) == (2, True)
 
 
-def test_the_command_stops_where_it_is_asked_to(tmp_path: Path) -> None:
+def test_the_command_stops_where_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import PREFECT_API_URL
+
+    monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))  # or it starts a server of its own
     run = make_run(tmp_path)
     done = called("run", run.root, "--until", "problems-and-prompts")
     assert done.returncode == 0, done.stderr

@@ -1,19 +1,21 @@
 """Trains rounds, each in a process of its own that shares the imports, which take ten seconds of a core.
 
 ``python -m tests.core.training.forked_training`` imports once. It reads a line of JSON for each training (``_begin``),
-forks, and prints ``STARTED pid`` and ``ENDED code``.
+forks, and prints ``STARTED pid`` and ``ENDED code``. Other modules that import as much run there, too (``printed``).
 """
 
 import atexit
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,16 @@ IMPORTED = (
 class Forked:
     """A training that has begun, with what tests use of ``subprocess.Popen``."""
 
-    def __init__(self, run: Run, number: int = 0) -> None:
-        """Begin round ``number`` as ``python -m oapl_core.training.train`` does; one at a time."""
+    def __init__(self, run: Run | None, number: int = 0, module: Sequence[str] = ()) -> None:
+        """Begin round ``number`` as ``python -m oapl_core.training.train`` does; one at a time.
+
+        Without a run, begin as ``python -m`` does with ``module``, its name and its arguments.
+        """
         self._files = [Path(tempfile.mkstemp(prefix="oapl-test-said-")[1]) for _ in range(2)]
         self._server = _server()
         asked = {
-            "arguments": [str(run.root), "--round", str(number)],
+            "arguments": [str(run.root), "--round", str(number)] if run else [],
+            "module": list(module),
             "files": [str(file) for file in self._files],
             "environment": dict(os.environ),
             "folder": str(Path.cwd()),
@@ -105,12 +111,20 @@ def _end(server: "subprocess.Popen[str]") -> None:
     server.communicate()
 
 
+def printed(module: str, *arguments: str) -> str:
+    """What ``python -m module arguments`` prints; it must succeed."""
+    process = Forked(None, module=(module, *arguments))
+    said, errors = process.communicate()
+    assert process.returncode == 0, said + errors
+    return said
+
+
 def trained(*words: str) -> str:
     """Train what ``words`` say, one after the other; returns what was printed.
 
     ``RUN:ROUND``, or ``RUN:ROUND:STEP``, which kills the process (SIGKILL) once the state of that step is on the disk.
     """
-    printed = ""
+    said_by_all = ""
     for word in words:
         folder, number, *killed = word.split(":")
         run = Run.open(Path(folder))
@@ -122,8 +136,8 @@ def trained(*words: str) -> str:
             process.send_signal(signal.SIGKILL)
         said, errors = process.communicate()
         assert process.returncode == (-signal.SIGKILL if killed else 0), said + errors
-        printed += said
-    return printed
+        said_by_all += said
+    return said_by_all
 
 
 def _begin(asked: dict[str, Any]) -> int:
@@ -135,6 +149,10 @@ def _begin(asked: dict[str, Any]) -> int:
     for descriptor, file in enumerate([os.devnull, *asked["files"]]):
         os.dup2(os.open(file, os.O_RDWR), descriptor)
     sys.path[0] = asked["folder"]
+    if asked["module"]:
+        module, *sys.argv[1:] = asked["module"]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return 0
     sys.argv = ["oapl_core/training/train.py", *asked["arguments"]]
     return run_verb(importlib.import_module("oapl_core.training.train").train, has_round=True)
 

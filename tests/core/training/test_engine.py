@@ -1,8 +1,6 @@
 """DeepSpeed's settings: what a person may add, what is refused because it would change a setting's meaning."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ from oapl_core.settings.training import TrainingConfig
 from oapl_core.training.engine import settings
 from oapl_core.training.model.division import decoder_layers
 from oapl_core.training.model.logprobs import Policy
+from tests.core.training.forked_training import printed
 from tests.tiny_model import write_tiny_model
-from tests.whole_run import ROOT
 
 
 def made(**training: Any) -> dict[str, Any]:
@@ -92,9 +90,8 @@ def test_decoder_layers_are_found_in_every_family_that_recomputes(tmp_path: Path
 @pytest.mark.parametrize("choice", [-1, pytest.param(0, marks=pytest.mark.slow)])
 def test_gradients_that_join_the_sum_at_once_make_the_same_step_and_are_not_kept(choice: int) -> None:
     """Bits of norms and weights; in 16 bits a gradient would take half as much memory again as the sum."""
-    command = [sys.executable, "-m", "tests.core.training.early_sums", str(choice)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    lines = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    said = printed("tests.core.training.early_sums", str(choice))
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert len(lines) == 4
     for early, late in zip(lines[::2], lines[1::2], strict=True):
         assert (early["at_once"], late["at_once"]) == (True, False)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from oapl_core.errors import DataError
 from oapl_core.training.saving.pieces import WeightPiece, read_pieces
 from tests.core.training import engine_session
+from tests.core.training.forked_training import printed
 
 ROOT = Path(__file__).parents[3]
 SESSION = engine_session.__name__
@@ -21,7 +22,9 @@ SESSION = engine_session.__name__
 
 def session(folder: Path, *arguments: str, ranks: int = 1) -> list[str]:
     """Lines that the ranks print."""
-    launcher = ["oapl_core.training.one_machine", f"--nproc-per-node={ranks}", "-m"] if ranks > 1 else []
+    if ranks == 1:
+        return printed(SESSION, str(folder), *arguments).splitlines()
+    launcher = ["oapl_core.training.one_machine", f"--nproc-per-node={ranks}", "-m"]
     command = [sys.executable, "-m", *launcher, SESSION, str(folder), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
