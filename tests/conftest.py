@@ -14,6 +14,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.figures import drawn_once
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Set before any library is imported; child processes inherit it.
@@ -100,6 +102,12 @@ def prefect() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tempfile, "tempdir", folder)
             stack.enter_context(prefect_test_harness(server_startup_timeout=180))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _figures_drawn_once() -> Iterator[None]:
+    with drawn_once():
         yield
 
 
