@@ -119,6 +119,7 @@ def test_what_is_no_expression_of_the_numbers_is_wrong(printed: str) -> None:
     assert countdown.reaches("24\n4 8 2 9\n", "", printed) is correct
 
 
+@pytest.mark.slow
 def test_sets_come_from_a_seed_alone_and_share_no_numbers() -> None:
     made, again = ({name: list(rows) for name, rows in beds.countdown_sets(0.01)} for _ in range(2))
     assert made == again

@@ -73,6 +73,7 @@ def test_named_measurements_come_in_the_order_of_their_names() -> None:
     assert keys[2] == "peaks products" and len(keys) == len(set(keys)) and plan.chosen(planned, []) == planned
 
 
+@pytest.mark.slow
 def test_a_part_whose_time_is_over_leaves_the_rest_to_a_second_start(tmp_path: Path) -> None:
     unknown = [Measurement("step", str(n), {"training": {"no_such_setting": 1}}) for n in range(2)]
     rows, said = run(tmp_path, [*unknown, PRODUCTS], parts={"step": 0.0, "peaks": 60.0})

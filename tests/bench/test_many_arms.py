@@ -97,6 +97,7 @@ def test_a_second_base_tries_the_best_of_the_first(tmp_path: Path) -> None:
         many_arms.arms_of(Job("c", "again", 0, 1, best_of="c"), chosen)
 
 
+@pytest.mark.slow
 def test_what_is_there_is_left_alone_and_a_failure_is_said(
     carried: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

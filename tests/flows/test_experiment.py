@@ -101,6 +101,7 @@ def test_every_step_runs_once_in_the_order_of_the_plan(run: Run) -> None:
     assert calls(run)[len(steps(run.config)) :] == ["groups.build round 0"], "only what is missing is made again"
 
 
+@pytest.mark.slow
 def test_verification_goes_on_beside_sampling_and_its_failure_there_stops_nothing(run: Run) -> None:
     (run.root / "fail beside").write_text("")
     experiment(run)

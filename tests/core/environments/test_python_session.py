@@ -59,6 +59,7 @@ def test_a_lost_session_is_made_again_from_its_calls(environment: PythonSession)
     assert asked(environment, "x + 1").text == "42"
 
 
+@pytest.mark.slow
 def test_slow_calls_of_a_turn_share_its_time(environment: PythonSession) -> None:
     text = "```python\nimport time; time.sleep(1.5)\n```\n" * 3
     begun = time.monotonic()

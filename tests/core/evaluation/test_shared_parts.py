@@ -109,6 +109,7 @@ def test_another_process_writes_no_results(place: Path) -> None:
     assert run.card().exists()
 
 
+@pytest.mark.slow
 def test_replicas_are_started_for_the_parts_that_are_left(place: Path) -> None:
     model = made_up_model(place / "model")
     says = "import json, sys; print(json.dumps(sys.argv[1:]))"

@@ -64,6 +64,7 @@ def test_a_killed_holder_ends_its_helper_and_the_next_one_waits_for_the_stage(tm
             assert not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 def test_where_flock_stays_on_its_machine_a_silent_holder_ends_its_helper(tmp_path: Path) -> None:
     record = replace(Owner.ourselves(), token="theirs", machine="another")
     (tmp_path / "run.lock").write_text(dumps(asdict(record)))

@@ -52,7 +52,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.slow_if(case=lambda given: (given["folder"] == "1_rollouts") == (given["damage"] is flip))
-@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
+@pytest.mark.parametrize("damage", [truncate, flip, pytest.param(Path.unlink, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("folder", ["1_rollouts", "2_verdicts"])
 def test_a_damaged_part_is_named_and_it_alone_is_made_again(
     verified: Run, folder: str, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]

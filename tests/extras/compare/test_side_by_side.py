@@ -53,6 +53,7 @@ def test_every_figure_is_there_with_its_numbers_and_shows_every_label(folder: Pa
         assert {rgb(COLOURS[1]), rgb(COLOURS[2])} <= seen, f"{figure}: the line of a label is missing"
 
 
+@pytest.mark.slow
 def test_two_problem_sets_give_two_panels_and_one_gives_one(tmp_path: Path, folder: Path) -> None:
     from PIL import Image
 
@@ -86,6 +87,7 @@ def test_the_page_is_well_formed_and_needs_nothing_but_its_folder(folder: Path) 
     assert all(len(a["alt"] or "") > 60 for tag, a in page.tags if tag == "img")
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said_on_the_page(tmp_path: Path, tracks: list[Track]) -> None:
     partial = write_measured_run(tmp_path, {}, {(0, 1): SHARES[0, 1]}, seed=7, is_finished=False)
     write_figures([*tracks, read_track(partial, "partial")], tmp_path / "figures")

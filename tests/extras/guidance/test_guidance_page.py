@@ -4,6 +4,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from oapl_core import tables
 from oapl_core.groups.build import build
 from oapl_core.objectives import shipped
@@ -42,6 +44,7 @@ def test_its_example_trains_on_groups_that_a_demonstration_keeps(tmp_path: Path)
     assert [(row["problem_id"], row["behavior_logprobs"]) for row in right] == [("sum-0", None), ("sum-1", None)]
 
 
+@pytest.mark.slow
 def test_its_second_example_begins_answers_to_what_the_first_round_left_unsolved(tmp_path: Path) -> None:
     said = tomllib.loads(block("toml", 1))
     (tmp_path / "stored.jsonl").write_text(block("json"))

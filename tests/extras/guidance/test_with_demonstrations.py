@@ -169,7 +169,7 @@ def train_on(folder: Path, model: Path, training: dict[str, Any]) -> tuple[list[
     return rows, json.loads(metrics[0]), run
 
 
-@pytest.mark.parametrize("reference", ["behavior", "reference"])
+@pytest.mark.parametrize("reference", ["behavior", pytest.param("reference", marks=pytest.mark.slow)])
 def test_a_step_has_the_loss_that_is_computed_row_by_row(tmp_path: Path, model: Path, reference: str) -> None:
     """Own rows at pi = b have ratio 1; a demonstration's tokens have pi / (pi + 0.1), whoever scored it before."""
     rows, step, run = train_on(tmp_path, model, {"reference": reference})
@@ -234,6 +234,7 @@ def test_it_can_be_rehearsed(tmp_path: Path, model: Path) -> None:
     assert rehearsal(run.config, 4).rounds[0].source == run.config.rounds[0].source
 
 
+@pytest.mark.slow
 def test_a_round_of_demonstrations_alone_has_nothing_for_it(tmp_path: Path, model: Path) -> None:
     from oapl_core.problems.demonstrate import demonstrate
 

@@ -129,6 +129,7 @@ def test_where_sampling_fails_the_evaluation_ends_with_it_and_both_continue(
     assert f"{INTERIM} beside" in ended(run) and len(finished(run)) == len(steps(run.config))
 
 
+@pytest.mark.slow
 @FLOW
 def test_a_rule_that_fires_meanwhile_ends_the_run_with_a_report_of_the_numbers(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -145,6 +146,7 @@ def test_a_rule_that_fires_meanwhile_ends_the_run_with_a_report_of_the_numbers(
     assert [entry.stage for entry in run.ledger.stages()] == made, "neither is started, and the report is up to date"
 
 
+@pytest.mark.slow
 @FLOW
 def test_a_rule_that_fired_before_starts_neither(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 2)

@@ -69,7 +69,7 @@ def test_an_earlier_round_is_chosen_by_its_validation_answers_and_nothing_is_ask
 
 @pytest.mark.slow_if(case=lambda given: (given["stop_after"], given["changes"]) not in ((7, OF_ALL), (20, EPOCHS)))
 @pytest.mark.parametrize("changes", [OF_ALL, EPOCHS])
-@pytest.mark.parametrize("stop_after", [0, 7, 20])
+@pytest.mark.parametrize("stop_after", [0, 7, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_the_end_it_chooses_the_same(tmp_path: Path, changes: dict[str, Any], stop_after: int) -> None:
     run, whole = (made(tmp_path / name, **changes) for name in ("killed", "whole"))
     with pytest.raises(InterruptedError):
@@ -97,6 +97,7 @@ def test_the_choice_is_what_reports_commands_and_cleaning_use(tmp_path: Path) ->
         assert run.name(run.checkpoint(0, 2)) not in gone and run.name(run.checkpoint(1, 1)) in gone
 
 
+@pytest.mark.slow
 def test_of_equal_rounds_the_earliest_is_chosen_and_without_validation_problems_the_last_epoch(tmp_path: Path) -> None:
     same = MadeUpVerifier(lambda _: 1.1)
     run = made(tmp_path / "equal", measured=False, **OF_ALL)

@@ -166,6 +166,7 @@ def test_what_a_person_must_mend_is_said_and_a_stop_is_no_failure(run: Run) -> N
     assert not lines
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_said_once_and_stops_nothing(run: Run) -> None:
     lines: list[str] = []
 
