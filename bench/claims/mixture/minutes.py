@@ -58,7 +58,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--checkpoints", type=float, nargs="+", default=[60.0, 100.0, 140.0], help="seconds")
-    parser.add_argument("--begin-with", type=Path, help="weights of an earlier call, as `pieces unpack` leaves them")
+    parser.add_argument(
+        "--begin-with", type=Path, help="DIR/seedN: weights of an earlier call, as `pieces unpack` leaves them"
+    )
     parser.add_argument("--rates", action="store_true")
     parser.add_argument("--at-once", type=int, default=9, help="workers that train arms")
     parser.add_argument("--steps", type=int, help="of an arm; with it all else is small too, to try it")
@@ -167,9 +169,9 @@ def _begun(place: Place, seed: int, begin_with: Path | None) -> Pretraining:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(place.encoded / "tokenizer")
     with device:
         model = new_model(config, tokenizer, derive_seed(seed, "pretrain", "weights"))
-    if begin_with:
+    if begin_with and (known_weights := begin_with / f"seed{seed}" / "model.safetensors").exists():
         # moments and the place in the data are not carried: twice the weights, for what a warm-up makes good
-        model.load_state_dict(load_file(begin_with / "model.safetensors"), strict=False)
+        model.load_state_dict(load_file(known_weights), strict=False)
     if device.type == "cuda":
         # a package for GPUs alone
         liger: Any = importlib.import_module("liger_kernel.transformers")
