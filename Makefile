@@ -14,12 +14,13 @@ work:  ## the same, and what checks, tests and the site need more
 demo: setup  ## two rounds of OAPL on a tiny model, ending in a report
 	@$(bin)/oapl run deployments/experiments/demo.toml
 
-check: work site/index.html  ## ruff, its formatter, mypy --strict, import contracts, undeclared imports, the site's links
+check: work site/index.html  ## ruff, its formatter, mypy --strict, import contracts, undeclared imports, budgets of size, the site's links
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check --quiet .
 	@$(bin)/mypy
 	@$(bin)/lint-imports
 	@$(bin)/deptry deployments flows tasks oapl_core oapl_extras
+	@$(bin)/python -m pytest -q tests/architecture/test_budgets.py tests/architecture/test_size.py
 
 site: work site/index.html  ## site/: served (`python3 -m http.server -d site`), or read from the disk without search; a broken link is an error
 
