@@ -151,9 +151,13 @@ def _means(value_CP: "Values", names: Sequence[str]) -> dict[str, float]:
 
 def difference(first: Cells, second: Cells, resamples: int = RESAMPLES, seed: int = SEED) -> Estimate:
     """The first minus the second, over the bases and seeds that both have."""
+    return estimate(paired(first, second), resamples, seed)
+
+
+def paired(first: Cells, second: Cells) -> dict[tuple[str, int], list[float]]:
+    """Each problem's difference, for the bases and seeds that both have."""
     shared = [key for key in first if key in second]
-    paired = {key: np.asarray(first[key], dtype=np.float64) - np.asarray(second[key]) for key in shared}
-    return estimate({key: values.tolist() for key, values in paired.items()}, resamples, seed)
+    return {key: [a - b for a, b in zip(first[key], second[key], strict=True)] for key in shared}
 
 
 @lru_cache(maxsize=8)  # a page asks for the same draws a hundred times

@@ -16,7 +16,7 @@ EXAMPLES = "examples.npz"
 MOST_TOKENS = 65_536
 """Of a forward pass on a GPU, padding among them: a batch of long ones is computed in parts."""
 BLOCK, PASS = 32, 24_576
-"""Rows that stay together, and tokens that take a GPU as long as one more pass takes its host."""
+"""Rows that stay together, and tokens that take a GPU as long as one more pass takes its host: an estimate."""
 
 
 @dataclass(frozen=True)

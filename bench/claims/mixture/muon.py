@@ -1,7 +1,7 @@
 """Muon for a GPU that waits for its host: matrices of one shape are orthogonalised together, in a few kernels.
 
-The step of `torch.optim.Muon` with ``adjust_lr_fn="match_rms_adamw"``, to rounding, which takes each matrix alone: some
-1,700 kernels a step for the 56 matrices of the mixture's model, here a hundred.
+The step is that of `torch.optim.Muon` with ``adjust_lr_fn="match_rms_adamw"``, to rounding; that one takes each of the
+mixture's 56 matrices alone.
 """
 
 import math

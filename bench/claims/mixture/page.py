@@ -8,6 +8,7 @@ mixture_widths.parquet, a row for each arm and problem that it was asked 256 tim
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from bench.claims.bootstrap import Cells, estimate
+from bench.claims.bootstrap import Cells, estimate, paired
 from bench.claims.collect import collect
 from bench.claims.factorial_page import above, below
 from bench.claims.mixture import studies
@@ -174,10 +175,26 @@ def arms() -> str:
         by_base = ", ".join(f"{100 * end['right_share']:.1f}" for end in ends)
         fell = sum(map(is_collapsed, own))
         tokens, cut, nats = (statistics.fmean(end[name] for end in ends) for name in ("tokens", "cut_share", "entropy"))
-        return [*shares, by_base, f"{fell} of {len(own)}", f"{tokens:.0f}", f"{100 * cut:.0f}", f"{nats:.3f}"]
+        return [
+            *shares,
+            by_base,
+            _error(ends),
+            f"{fell} of {len(own)}",
+            f"{tokens:.0f}",
+            f"{100 * cut:.0f}",
+            f"{nats:.3f}",
+        ]
 
-    head = ["method", "L", *(f"step {step}" for step in steps), "the last of each base", "collapsed"]
+    head = ["method", "L", *(f"step {step}" for step in steps), "the last of each base", "standard error", "collapsed"]
     return table([*head, "tokens", "cut, %", "entropy"], _by_arm(row_of))
+
+
+def _error(ends: Sequence[Row]) -> str:
+    """Standard error, over problems, of the mean over bases."""
+    of_each = [
+        statistics.fmean(own) for own in zip(*([n / end["n"] for n in end["right"]] for end in ends), strict=True)
+    ]
+    return f"{100 * statistics.stdev(of_each) / math.sqrt(len(of_each)):.1f}"
 
 
 def is_collapsed(by_step: Mapping[int, Row]) -> bool:
@@ -245,18 +262,20 @@ def questions() -> str:
     """Every question of the criteria that two arms or more of three bases can answer."""
     long, short = max(studies.LAGS), min(studies.LAGS)
     asked = [_asked("1", f"{name}: L = {short} less L = {long}", _lag(method)) for method, name in NAMES.items()]
-    asked.append(_asked("1", "GRPO's difference less OAPL's", less(_lag("grpo"), _lag("oapl"))))
+    asked.append(_asked("1", "GRPO's difference less OAPL's", paired(_lag("grpo"), _lag("oapl"))))
     for lag in sorted(studies.LAGS, reverse=True):
         where = f"L = {lag}"
         for method, name in NAMES.items():
             arm = f"{method}-lag{lag}"
-            asked.append(_asked("2", f"{name}, {where}: the end less its base", less(cells(arm), cells(arm, "first"))))
+            asked.append(
+                _asked("2", f"{name}, {where}: the end less its base", paired(cells(arm), cells(arm, "first")))
+            )
             asked += [
-                _asked("3", f"{name}, {where}: pass@{k} less its base's", less(often(arm, k), often("base", k)))
+                _asked("3", f"{name}, {where}: pass@{k} less its base's", paired(often(arm, k), often("base", k)))
                 for k in (KS[0], KS[-1])
             ]
         for one, other in COMPARED:
-            pair = less(*(cells(f"{method}-lag{lag}") for method in (one, other)))
+            pair = paired(*(cells(f"{method}-lag{lag}") for method in (one, other)))
             asked.append(_asked("4", f"{NAMES[one]} less {NAMES[other]}, {where}", pair))
     found = [one for one in asked if one]
     is_decidable = any(one.verdict != NOT_RUN for one in found)
@@ -264,13 +283,7 @@ def questions() -> str:
 
 
 def _lag(method: str) -> Cells:
-    return less(*(cells(f"{method}-lag{lag}") for lag in (min(studies.LAGS), max(studies.LAGS))))
-
-
-def less(first: Cells, second: Cells) -> Cells:
-    """The difference, problem by problem, over the bases that both have."""
-    shared = [key for key in first if key in second]
-    return {key: [a - b for a, b in zip(first[key], second[key], strict=True)] for key in shared}
+    return paired(*(cells(f"{method}-lag{lag}") for lag in (min(studies.LAGS), max(studies.LAGS))))
 
 
 def _asked(number: str, question: str, difference: Cells) -> Asked | None:
