@@ -79,7 +79,9 @@ def found_in(folder: Path, **environment: str) -> dict[str, Any]:
     if find_spec("vllm") is None:
         pytest.skip("the engine is not installed")
     command = [sys.executable, "-m", "tests.core.rollouts.kept_session", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+    # several threads share out sums by the batch, which is another in each engine: bits would differ for that alone
+    given = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads((folder / "kept.json").read_text())
     return found
