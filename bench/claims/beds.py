@@ -1,6 +1,6 @@
-"""Test beds 2 and 3 of docs/benchmarks/claims_beds.md: problem sets, base models and prompts.
+"""Test beds 2 and 3 of docs/benchmarks/claims_beds.md, and bed 3 of factorial.md: problem sets, bases and prompts.
 
-``python -m bench.claims.beds --to DIR [--only countdown chains] [--seeds 0 1 2]`` writes DIR/<bed>/*.jsonl and, for
+``python -m bench.claims.beds --to DIR [--only countdown ...] [--seeds 0 1 2]`` writes DIR/<bed>/*.jsonl and, for
 each seed, the run folder DIR/runs/<bed>-seedN up to its base model and prompts: bench/claims/<bed>.toml with these
 sets. What is there is left alone. Times stand in claims_beds.md.
 
@@ -13,7 +13,7 @@ import argparse
 import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 32
 """Problems that the base model is trained on, and solutions of each."""
 CHAINS_SOLVED, CHAINS_LENGTHS = 40000, (*range(2, 9), *range(2, 25))
 """Problems that the base model is trained on, one solution each, and how many steps they have."""
+NUMBERS_SOLVED, NUMBERS_LENGTHS, NUMBERS_LENGTH = 20000, range(2, 6), 5
+"""The same of chains modulo 100, whose base takes four minutes of a core; steps of those that are measured on."""
 LENGTHS = (10, 24)
 """Steps of the chains that are trained and measured on: a set of each."""
 
@@ -74,15 +76,32 @@ def countdown_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
 
 def chains_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
     """Each set and its rows; `share` makes smaller ones."""
-    rng = random.Random("chains solutions")
-    made = [chains.draw(rng, rng.choice(CHAINS_LENGTHS)) for _ in range(round(share * CHAINS_SOLVED))]
-    yield "solutions", [solved(row, [chains.shown(rng, *source)]) for row, source in made]
+    yield "solutions", chains_solved(CHAINS_SOLVED, CHAINS_LENGTHS, share)
     for length in LENGTHS:
-        for split, many in SPLITS.items():
-            rng = random.Random(f"chains {length} {split}")
-            rows = [chains.draw(rng, length)[0] for _ in range(round(share * many))]
-            if many:
-                yield f"{split}-{length}", numbered(split, rows)
+        for split, rows in chains_of(length, share):
+            yield f"{split}-{length}", rows
+
+
+def numbers_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
+    """Each set and its rows; `share` makes smaller ones."""
+    yield "solutions", chains_solved(NUMBERS_SOLVED, NUMBERS_LENGTHS, share, chains.NUMBERS)
+    yield from chains_of(NUMBERS_LENGTH, share, chains.NUMBERS)
+
+
+def chains_solved(many: int, lengths: Sequence[int], share: float, kind: chains.Kind = chains.DIGITS) -> list[Row]:
+    """What a base model is trained on."""
+    rng = random.Random("chains solutions")
+    made = [chains.draw(rng, rng.choice(lengths), kind) for _ in range(round(share * many))]
+    return [solved(row, [chains.shown(rng, *source, kind)]) for row, source in made]
+
+
+def chains_of(length: int, share: float, kind: chains.Kind = chains.DIGITS) -> Iterator[tuple[str, list[Row]]]:
+    """The sets that are trained and measured on."""
+    for split, many in SPLITS.items():
+        rng = random.Random(f"chains {length} {split}")
+        rows = [chains.draw(rng, length, kind)[0] for _ in range(round(share * many))]
+        if many:
+            yield split, numbered(split, rows)
 
 
 def numbered(split: str, rows: Iterable[Row]) -> list[Row]:
@@ -98,9 +117,10 @@ def solved(row: Row, solutions: list[str]) -> Row:
 VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     "countdown": {"": ()},
     "chains": {"-24": (), "-10": ("name=chains-10", "sampling.max_tokens=96")},
+    "numbers": {"": ()},
 }
 """Run folders of a bed that share a base model: the ending of their sets, and what differs from the file."""
-SETS = {"countdown": countdown_sets, "chains": chains_sets}
+SETS = {"countdown": countdown_sets, "chains": chains_sets, "numbers": numbers_sets}
 
 
 def found(bed: str, to: Path, seed: int) -> Iterator[Run]:

@@ -1,9 +1,12 @@
-"""A policy that computes a prompt once for all short answers to it: one row for each prompt, its answers one behind
-the other, kept apart by the attention's mask and by positions that start anew after the prompt.
+"""A policy that computes a prompt once for all answers to it: a step's prompts, then its answers, in one row, each as
+wide as the widest; an answer's queries attend to its prompt's keys and to its own.
 
 The trainer's own way (``oapl_core/training/layouts/shared_prompts.py``) attends to sequences one by one, which suits
-answers of hundreds of tokens; here an answer has a dozen, and one masked call for all of a step is 2.5 times as fast
-on a CPU. Its log-probs and gradients are those of ``Policy`` to rounding (tests/bench/test_claims.py).
+answers of hundreds of tokens; here an answer has dozens, and two products serve a whole step. They are plain products,
+so they can be mapped over the weights of many arms (``side_by_side.py``). Log-probs and gradients are those of
+``Policy`` to rounding (tests/bench/test_claims.py).
+
+Axes: S answers of A tokens, R different prompts of P tokens, N = R P + S A tokens of the row, H heads, D their size.
 """
 
 from dataclasses import dataclass, fields
@@ -15,19 +18,25 @@ from torch import Tensor
 from oapl_core.training.layouts.placing import response_mask
 from oapl_core.training.model.logprobs import Policy
 
+NAME = "answers_after_prompts"
+"""Of the attention, for transformers."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a step's tokens lie: R rows, one a prompt; T response tokens, in the order of sequences."""
+    """Where a step's tokens lie; T are its scored tokens, in the order of sequences."""
 
-    id_RT: Tensor
-    place_RT: Tensor
-    """Positions: an answer's begin behind the prompt's."""
-    seen_RTT: Tensor
-    """Which tokens a token sees."""
-    row_T: Tensor
+    id_N: Tensor
+    place_N: Tensor
+    """Positions: an answer's begin behind its prompt's."""
+    prompt_S: Tensor
+    """Which prompt an answer has."""
+    hidden_PP: Tensor
+    """Tokens of a prompt that a token of it does not see."""
+    hidden_SAK: Tensor
+    """Tokens that an answer's token does not see: of its prompt's P, then of its own A."""
     source_T: Tensor
-    """Row and column of the state that predicts each response token."""
+    """Place of the state that predicts each scored token."""
     target_T: Tensor
     """That token."""
 
@@ -35,42 +44,87 @@ class Layout:
         """The same on a device."""
         return type(self)(**{one.name: getattr(self, one.name).to(device) for one in fields(self)})
 
+    def states(self, model: Any) -> Tensor:
+        """What ``model``, which has this attention (``give``), computes of the row, [N, width]."""
+        row = {"input_ids": self.id_N[None], "position_ids": self.place_N[None]}
+        states_ND: Tensor = model(**row, use_cache=False, layout=self).last_hidden_state[0]
+        return states_ND
 
-def laid_out(id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, is_response_ST: Tensor) -> Layout:
+
+def laid_out(id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, is_scored_ST: Tensor) -> Layout:
     """Place right-padded sequences, on the host: a device would be asked for numbers token by token.
 
-    ``is_response_ST``, [S, T - 1], says which tokens are scored; column t concerns token t + 1.
+    ``is_scored_ST``, [S, T - 1], says which tokens are scored; column t concerns token t + 1.
     """
+    many, width = len(id_ST), int(prompt_length_S.max())
     column_ST = torch.arange(id_ST.shape[1]).expand_as(id_ST)
     is_prompt_ST = column_ST < prompt_length_S[:, None]
-    _, prompt_S = torch.where(is_prompt_ST, id_ST, -1).unique(dim=0, return_inverse=True)
-    # where each answer begins in its prompt's row: behind the prompt and the answers before it
-    begin_S, end_R = torch.zeros_like(prompt_S), prompt_S.new_zeros(int(prompt_S.max()) + 1)
-    first_R: dict[int, int] = {}
-    for s, r in enumerate(prompt_S.tolist()):
-        if r not in first_R:
-            first_R[r], end_R[r] = s, prompt_length_S[s]
-        begin_S[s] = end_R[r]
-        end_R[r] += length_S[s] - prompt_length_S[s]
-    width = int(end_R.max())
-    id_RT = id_ST.new_zeros(len(end_R), width)
-    place_RT, part_RT = torch.zeros_like(id_RT), torch.full_like(id_RT, -1)
-    for r, s in first_R.items():
-        n = int(prompt_length_S[s])
-        id_RT[r, :n], place_RT[r, :n], part_RT[r, :n] = id_ST[s, :n], torch.arange(n), 0
-    # column t of a sequence lies at begin + t - prompt of its row
-    is_answer_ST = (column_ST >= prompt_length_S[:, None]) & (column_ST < length_S[:, None])
-    row_ST = prompt_S[:, None].expand_as(id_ST)
-    target_ST = begin_S[:, None] + column_ST - prompt_length_S[:, None]
-    at = row_ST[is_answer_ST], target_ST[is_answer_ST]
-    id_RT[at], place_RT[at] = id_ST[is_answer_ST], column_ST[is_answer_ST]
-    part_RT[at] = torch.arange(1, len(id_ST) + 1)[:, None].expand_as(id_ST)[is_answer_ST]
-    causal_TT = torch.ones(width, width, dtype=torch.bool).tril()
-    seen_RTT = causal_TT & ((part_RT[:, None, :] == 0) | (part_RT[:, None, :] == part_RT[:, :, None]))
-    # what predicts an answer's first token is the prompt's last state, what predicts the others the one before
-    source_ST = torch.where(column_ST == prompt_length_S[:, None], prompt_length_S[:, None], target_ST) - 1
-    found = (row_ST, source_ST, id_ST)
-    return Layout(id_RT, place_RT, seen_RTT, *(x_ST[:, 1:][is_response_ST] for x_ST in found))
+    id_RP, prompt_S = torch.where(is_prompt_ST, id_ST, -1)[:, :width].unique(dim=0, return_inverse=True)
+    size = int((length_S - prompt_length_S).max())
+    own_SA = torch.arange(size).expand(many, size)
+    at_SA = (prompt_length_S[:, None] + own_SA).clamp(max=id_ST.shape[1] - 1)
+    place_RP = torch.arange(width).expand_as(id_RP)
+    of_prompts = id_RP.numel()
+    hidden_PP = torch.ones(width, width, dtype=torch.bool).triu(1)
+    beyond_SP = torch.arange(width) >= prompt_length_S[:, None]
+    later_AA = torch.ones(size, size, dtype=torch.bool).triu(1)
+    hidden_SAK = torch.cat([beyond_SP[:, None].expand(-1, size, -1), later_AA.expand(many, -1, -1)], 2)
+    # what predicts an answer's first token is its prompt's last state, what predicts the others the one before
+    behind_ST = column_ST - prompt_length_S[:, None]
+    first_ST = (prompt_S * width + prompt_length_S - 1)[:, None].expand_as(id_ST)
+    others_ST = of_prompts + torch.arange(many)[:, None] * size + behind_ST - 1
+    source_ST = torch.where(behind_ST == 0, first_ST, others_ST)
+    return Layout(
+        torch.cat([id_RP.clamp(min=0).flatten(), id_ST.gather(1, at_SA).flatten()]),
+        torch.cat([place_RP.flatten(), at_SA.flatten()]),
+        prompt_S,
+        hidden_PP,
+        hidden_SAK,
+        source_ST[:, 1:][is_scored_ST],
+        id_ST[:, 1:][is_scored_ST],
+    )
+
+
+def give(model: Any) -> None:
+    """Let ``model``, of transformers, attend with ``attend``."""
+    from transformers import AttentionInterface
+
+    # no mask is registered for it, so transformers makes none
+    AttentionInterface.register(NAME, attend)
+    model.set_attn_implementation(NAME)
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    layout: Layout,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of a row, [1, N, H, D]; ``query``, ``key`` and ``value`` are [1, heads, N, D]."""
+    assert attention_mask is None, "the layout says who sees whom"
+    many, size, width = *layout.hidden_SAK.shape[:2], len(layout.hidden_PP)
+    of_prompts = query.shape[2] - many * size
+    shared = query.shape[1] // key.shape[1]
+    key, value = (x.repeat_interleave(shared, 1) if shared > 1 else x for x in (key, value))
+    # of the prompts, [H, R, P, D], and of the answers, [H, S, A, D]
+    query_P, key_P, value_P = (x[0, :, :of_prompts].unflatten(1, (-1, width)) for x in (query, key, value))
+    query_A, *own = (x[0, :, of_prompts:].unflatten(1, (many, size)) for x in (query, key, value))
+    seen = (x.index_select(1, layout.prompt_S) for x in (key_P, value_P))
+    key_A, value_A = (torch.cat(parts, 2) for parts in zip(seen, own, strict=True))
+    first_HND = _attended(query_P, key_P, value_P, layout.hidden_PP, scaling)
+    later_HND = _attended(query_A, key_A, value_A, layout.hidden_SAK, scaling)
+    return torch.cat([first_HND, later_HND], 1).transpose(0, 1)[None], None
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor, is_hidden: Tensor, scaling: float) -> Tensor:
+    """Attention within parts of a row, [H, parts, tokens, D] each; returns [H, their tokens, D]."""
+    score = (query * scaling) @ key.transpose(-1, -2)
+    share = torch.softmax(score.masked_fill(is_hidden, torch.finfo(score.dtype).min), -1)
+    return (share @ value).flatten(1, 2)
 
 
 class GroupedPolicy(Policy):
@@ -80,6 +134,7 @@ class GroupedPolicy(Policy):
 
     def __init__(self, model: Any, temperature: float = 1.0, chunk: int = 4096) -> None:
         """As a ``Policy`` without padding."""
+        give(model)
         super().__init__(model, temperature, chunk, packed=True)
 
     def forward(
@@ -90,8 +145,6 @@ class GroupedPolicy(Policy):
         is_response_ST = response_mask(prompt_length_S, length_S, id_ST.shape[1], sampled_ST)
         device = next(self.model.parameters()).device
         at = laid_out(id_ST, prompt_length_S, length_S, is_response_ST).sent(device)
-        hidden_RTD = self.model.base_model(
-            input_ids=at.id_RT, position_ids=at.place_RT, attention_mask=at.seen_RTT[:, None], use_cache=False
-        ).last_hidden_state
-        logprob_T: Tensor = self.model.get_output_embeddings()(hidden_RTD[at.row_T, at.source_T], at.target_T)
+        states_ND = at.states(self.model.base_model)
+        logprob_T: Tensor = self.model.get_output_embeddings()(states_ND[at.source_T], at.target_T)
         return logprob_T.new_zeros(is_response_ST.shape).masked_scatter(is_response_ST.to(device), logprob_T)

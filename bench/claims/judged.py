@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("verb", choices=["choose", "judge"])
     parser.add_argument("answers", type=Path)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--bed", choices=["demo", "countdown"], required=True)
+    parser.add_argument("--bed", choices=["demo", "countdown", "numbers"], required=True)
     parser.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
     jobs = [Job.read(path) for path in sorted(options.answers.glob(f"{options.bed}-*.npz"))]

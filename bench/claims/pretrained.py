@@ -22,7 +22,7 @@ from bench.claims.at_once import run_at_once
 if TYPE_CHECKING:
     from oapl_core.run_folder.run import Run
 
-BEDS = ("demo", "countdown", "chains")
+BEDS = ("demo", *beds.SETS)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from bench.claims.grouped import Layout, laid_out
+from bench.claims.grouped import Layout, give, laid_out
 from oapl_core.objectives import Inputs, Method, StepSizes
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.training import TrainingConfig
@@ -80,7 +80,7 @@ class SideBySide:
 
     def __post_init__(self) -> None:
         # matrix products and a softmax, which can be mapped over arms; a fused kernel can not
-        self.model.set_attn_implementation("eager")
+        give(self.model)
         own = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self.weights = {name: p.detach().repeat(len(self.arms), *[1] * p.ndim) for name, p in own.items()}
         self._moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in self.weights.items()}
@@ -141,18 +141,16 @@ class SideBySide:
 
     def log_ratios(self, step: Step) -> Tensor:
         """ln pi - ln b of each arm, [A, S, T - 1], on the host; carries the gradient of ``weights``."""
-        device, layout = self.device, step.layout
-        at = layout.sent(device)
-        seen = torch.zeros(at.seen_RTT.shape, device=device).masked_fill(~at.seen_RTT, torch.finfo(torch.float32).min)
+        device = self.device
+        at = step.layout.sent(device)
         model, tied = self.model.base_model, self.model.get_output_embeddings().weight
         prefix = self.model.base_model_prefix + "."
         (output,) = (name for name, p in self.model.named_parameters() if p is tied)
 
         def of_one(weights: Mapping[str, Tensor]) -> Tensor:
             inner = {name.removeprefix(prefix): p for name, p in weights.items() if name.startswith(prefix)}
-            given = {"input_ids": at.id_RT, "position_ids": at.place_RT, "attention_mask": seen[:, None]}
-            hidden_RTD = functional_call(model, inner, (), {**given, "use_cache": False}).last_hidden_state
-            logits_TV = hidden_RTD[at.row_T, at.source_T] @ weights[output].T
+            states_ND = at.states(lambda **given: functional_call(model, inner, (), given))
+            logits_TV = states_ND[at.source_T] @ weights[output].T
             return torch.log_softmax(logits_TV, -1).gather(1, at.target_T[:, None])[:, 0]
 
         logprob_AT = vmap(of_one)(self.weights)

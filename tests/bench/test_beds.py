@@ -135,6 +135,15 @@ def test_sets_come_from_a_seed_alone_and_share_no_numbers() -> None:
     chained, chained_again = ({name: list(rows) for name, rows in beds.chains_sets(0.01)} for _ in range(2))
     assert chained == chained_again
     assert {len(row["statement"].split("\n")) for row in chained["train-24"]} == {25}
+    of_numbers = {name: list(rows) for name, rows in beds.numbers_sets(0.01)}
+    assert {len(row["statement"].split("\n")) for row in of_numbers["heldout"]} == {6}
+    for row in of_numbers["solutions"]:
+        assert row["solutions"] == [chains.answer(*_read(row["statement"]), kind=chains.NUMBERS)], "all are correct"
+
+
+def _read(statement: str) -> tuple[int, list[chains.Step], list[bool]]:
+    first, *steps = statement.split("\n")
+    return int(first.split()[1]), [(line[-1], int(line[1:-1])) for line in steps], [False] * len(steps)
 
 
 def test_made_up_solutions_of_countdown_are_correct() -> None:
@@ -146,12 +155,15 @@ def test_made_up_solutions_of_countdown_are_correct() -> None:
         assert countdown.reaches(row["tests"][0]["input"], "", expression)
 
 
-def test_a_wrong_step_is_wrong_and_stays_wrong() -> None:
-    for operation, operands in chains.DIGITS.items():
+@pytest.mark.parametrize("kind", [chains.DIGITS, chains.NUMBERS])
+def test_a_wrong_step_is_wrong_and_stays_wrong(kind: chains.Kind) -> None:
+    numbers = set(range(kind.modulus))
+    for operation, operands in kind.operands.items():
         for operand in operands:
             step = (operation, operand)
-            assert {chains.applied(step, digit) for digit in range(10)} == set(range(10)), "steps have an inverse"
-            assert all(chains.applied(step, digit) != chains.applied(step, digit, True) for digit in range(10))
+            assert {kind.applied(step, number) for number in numbers} == numbers, "steps have an inverse"
+            if kind.wrong[operation]:
+                assert all(kind.applied(step, number) != kind.applied(step, number, True) for number in numbers)
     row, (first, steps) = chains.draw(random.Random(3), 12)
     ends = [chains.answer(first, steps, [at == wrong for at in range(12)]) for wrong in range(13)]
     assert [end.endswith(f"{{{row['answer']}}}") for end in ends] == [False] * 12 + [True]
