@@ -15,8 +15,8 @@ _HEAD = """# Models
 Families of models that the pipeline was tried with, by `{command}` with
 {versions}.
 Each is a random model of the family's own class with {sizes} parameters (tests/family_models.py): vLLM on
-CPU in one process, the trainer in two ranks. Nothing here says how well a family learns; it says that what vLLM samples
-is what the trainer scores, trains and gives back.
+CPU in one process, the trainer in two ranks. The tables do not show how well a family learns. They show whether vLLM and
+the trainer agree on log-probs: at the start, after new weights are loaded, and after export.
 
 - **mismatch**: log-probs that vLLM recorded against those that the trainer gives the same tokens and weights; mean of
   the tokens, and largest, in nats. Training refuses a mean above what rounding explains (`training.max_mismatch`).
@@ -45,8 +45,8 @@ _NOTES = """## What a family needs
 
 - **Logits** that are scaled (Granite, Cohere) or softly capped (Gemma 2) are computed as the model's own forward pass
   does (`oapl_core/training/model/logits.py`); a model that does anything else to them is refused before it is trained.
-- **Attention** scores that are softly capped (Gemma 2): torch's SDPA knows no cap and transformers leaves it out
-  without a word, which was {uncapped} nats per token on the model here. Such a model computes with `eager` attention,
+- **Attention** scores that are softly capped (Gemma 2): torch's SDPA has no soft cap, and transformers leaves it out
+  without a warning; on the model here that changed log-probs by {uncapped} nats per token. Such a model computes with `eager` attention,
   or with FlashAttention where `training.packing` chooses it.
 - **Sliding windows** of Cohere 2 are one token wider in vLLM than in transformers, so longer sequences than the window
   (4,096 tokens of the published models; {window} here) differ a little.
@@ -57,8 +57,8 @@ _NOTES = """## What a family needs
   loss that balances their load is part of no objective: log-probs come from hidden states, and transformers adds that
   loss to its own cross-entropy alone. `all-linear` adapters reach attention and dense layers, neither routers nor
   experts, which transformers keeps in one tensor.
-- **Routes**: an engine that rounds otherwise than the trainer sends a token to other experts now and then, and their
-  answers are no rounding. With `sampling.routes = true` rollouts record the experts that vLLM chose for each token of
+- **Routes**: engine and trainer round differently, so they sometimes send a token to different experts. What those
+  compute differs by far more than rounding. With `sampling.routes = true` rollouts record the experts that vLLM chose for each token of
   prompt and response, and the trainer sends tokens to the same ones wherever it scores or trains (rollout routing
   replay, [arXiv 2510.11370](https://arxiv.org/abs/2510.11370)); what their outputs are multiplied with is computed by
   the router that is trained. vLLM tells routes on GPUs (`enable_return_routed_experts`, not tried on one here); on CPU
@@ -68,8 +68,8 @@ _NOTES = """## What a family needs
   most 4.2 and 2.2, for Qwen3-Next. Servers of `[sampler]` tell none, and ranks that share sequences do not replay: both
   are refused.
 - **New weights in a running engine** (`SamplingEngine.load`, between the checkpoints of an evaluation): vLLM on CPU
-  would read experts' new weights as if they were packed, so their kernel is built again. GPT-OSS's experts vLLM leaves
-  as they were, on any device, and only logs it; then another engine is started, which a line says.
+  would read experts' new weights as if they were packed, so their kernel is built again. On any device vLLM leaves GPT-OSS's experts
+  as they were, and only logs that. The pipeline then starts another engine, and says so in one line.
 - **Tokenizers** here are BPE over bytes (as tiktoken's) or over characters with bytes to fall back on (as
   sentencepiece's), one of the two for each family.
 """
