@@ -125,8 +125,13 @@ def holm(probabilities: Sequence[float]) -> list[float]:
     return found
 
 
-def estimate(cells: Cells, resamples: int = RESAMPLES, seed: int = SEED) -> Estimate:
+def estimate(
+    cells: Cells, resamples: int = RESAMPLES, seed: int = SEED, alike: Sequence[int] | None = None
+) -> Estimate:
     """Mean over initialisations, their runs, and problems.
+
+    ``alike`` gives each problem the number of its set, where problems of one set are alike: then sets are drawn, each
+    with all of its problems, and a problem weighs as much as any other.
 
     Raises:
         ValueError: there is nothing, or runs answer different numbers of problems.
@@ -138,7 +143,7 @@ def estimate(cells: Cells, resamples: int = RESAMPLES, seed: int = SEED) -> Esti
     value_CP = np.array([cells[key] for key in sorted(cells)], dtype=np.float64)
     bases = [base for base, _ in sorted(cells)]
     starts = [initialisation(base) for base in bases]
-    weight_RC, drawn_RP = _draws(tuple(starts), problems, resamples, seed)
+    weight_RC, drawn_RP = _draws(tuple(starts), tuple(alike or range(problems)), resamples, seed)
     means_R = np.einsum("rc,rc->r", weight_RC, drawn_RP @ value_CP.T)
     by_base, by_start = (_means(value_CP, names) for names in (bases, starts))
     low, high = np.quantile(means_R, [0.025, 0.975])
@@ -161,11 +166,13 @@ def paired(first: Cells, second: Cells) -> dict[tuple[str, int], list[float]]:
 
 
 @lru_cache(maxsize=8)  # a page asks for the same draws a hundred times
-def _draws(starts: tuple[str, ...], problems: int, resamples: int, seed: int) -> "tuple[Values, Values]":
+def _draws(starts: tuple[str, ...], alike: tuple[int, ...], resamples: int, seed: int) -> "tuple[Values, Values]":
     """How much runs and problems weigh in each resample, [R, C] and [R, P]."""
     random = np.random.default_rng(seed)
     weight_RC = _weights(starts, resamples, random)
-    return weight_RC, random.multinomial(problems, np.full(problems, 1 / problems), size=resamples) / problems
+    sets, set_P = np.unique(alike, return_inverse=True)
+    drawn_RP = random.multinomial(len(sets), np.full(len(sets), 1 / len(sets)), size=resamples)[:, set_P]
+    return weight_RC, drawn_RP / drawn_RP.sum(1, keepdims=True)
 
 
 def _weights(starts: Sequence[str], resamples: int, random: np.random.Generator) -> "Values":

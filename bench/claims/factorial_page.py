@@ -13,8 +13,11 @@ from typing import Any
 
 import polars as pl
 
-from bench.claims.bootstrap import Cells, Estimate, estimate
+from bench.claims import bootstrap
+from bench.claims.bed_page import DIVERSITY
+from bench.claims.bootstrap import Cells, Estimate
 from bench.claims.factorial import METHODS
+from bench.claims.many_arms import MEASURED
 from bench.claims.page import DATA, written
 from bench.claims.verdicts import Asked, asked_table, table
 from oapl_core.evaluation.pass_at_k import pass_at_k
@@ -26,6 +29,8 @@ FACTORS = ("tapered", "unanchored", "both", "positives", "clip", "asymmetric")
 POINT = 0.01
 """Margin of "as sharp" and "no narrower"."""
 WIDTHS = (("tapered", "topr"), ("oapl", "topr"), ("rft", "topr"), ("tapered", "oapl"))
+RESAMPLES = 20_000
+"""With 4,000 no probability could be below 0.05 after the correction once the page has a hundred rows."""
 ONE_ANSWER = ("numbers",)
 """Beds whose correct answers are nearly all the same text: how many different ones there are is not asked."""
 
@@ -67,6 +72,17 @@ def cells(bed: str, method: str, step: int, way: str = "t06", k: int = 1) -> Cel
     """pass@k of each problem, by base."""
     found = rows(bed).get((method, step, way), {})
     return {(base, 0): [pass_at_k(row["n"], right, k) for right in row["right"]] for base, row in found.items()}
+
+
+@cache
+def alike(bed: str) -> Sequence[int] | None:
+    """Sets of alike problems: Countdown's on the same numbers (claims_beds.md)."""
+    return tuple(json.loads(DIVERSITY.read_text())["numbers"][: MEASURED["heldout"]]) if bed == "countdown" else None
+
+
+def estimate(bed: str, found: Cells) -> Estimate:
+    """Mean and intervals of a number of each problem."""
+    return bootstrap.estimate(found, RESAMPLES, alike=alike(bed))
 
 
 def shifted(first: Cells, by: Cells, share: float, constant: float = 0.0) -> Cells:
@@ -115,27 +131,27 @@ def summary() -> str:
 def of_bed(bed: str, where: str, step: int) -> list[Asked]:
     """Questions 1 to 4."""
     oapl, topr = cells(bed, "oapl", step), cells(bed, "topr", step)
-    gap = estimate(less(topr, oapl))
+    gap = estimate(bed, less(topr, oapl))
     found = [Asked(where, "1. TOPR less OAPL, T = 0.6", "a gap" if above(gap) else "no gap", gap)]
     if above(gap):
         half = {key: [x / 2 for x in values] for key, values in less(topr, oapl).items()}
         for factor in [one for one in FACTORS if cells(bed, one, step)]:
             gain = less(cells(bed, factor, step), oapl)
-            beyond = estimate(less(gain, half))
-            said = "closes half" if above(beyond) else "a part" if above(estimate(gain)) else "none of it"
+            beyond = estimate(bed, less(gain, half))
+            said = "closes half" if above(beyond) else "a part" if above(estimate(bed, gain)) else "none of it"
             found.append(Asked(where, f"2. {METHODS[factor]}: gain less half of the gap", said, beyond))
     tapered = cells(bed, "tapered", step)
-    sharp = estimate(shifted(tapered, topr, 1.0, -POINT))
+    sharp = estimate(bed, shifted(tapered, topr, 1.0, -POINT))
     found.append(Asked(where, "3. tapered less TOPR, T = 0.6, plus 1 point", _yes(sharp), sharp))
     wide = {name: cells(bed, name, step, "t1", 16) for name in ("tapered", "topr", "oapl")}
-    wider = estimate(less(wide["tapered"], wide["topr"]))
+    wider = estimate(bed, less(wide["tapered"], wide["topr"]))
     found.append(Asked(where, "3. tapered less TOPR, pass@16, T = 1", _yes(wider), wider))
-    kept = estimate(shifted(wide["tapered"], wide["oapl"], 1.0, -POINT))
+    kept = estimate(bed, shifted(wide["tapered"], wide["oapl"], 1.0, -POINT))
     found.append(Asked(where, "3. tapered less OAPL, pass@16, T = 1, plus 1 point", _yes(kept), kept))
     for one, other in () if bed in ONE_ANSWER else WIDTHS:
         if not (shared := widths(bed, one, other, step)):
             continue
-        many = estimate(shared)
+        many = bootstrap.estimate(shared, RESAMPLES)  # one number of each base
         said = "more" if above(many) else "fewer" if below(many) else "not decided"
         question = f"4. different ones of four, times 100: {METHODS[one]} less {METHODS[other]}"
         found.append(Asked(where, question, said, many))
@@ -155,7 +171,7 @@ def methods(bed: str, step: int) -> str:
         at = 0 if method == "base" else step
         if (method, at, "t06") not in rows(bed):
             continue
-        shares = [f"{100 * estimate(cells(bed, method, at, way, k)).mean:.1f}" for way, k in asked]
+        shares = [f"{100 * estimate(bed, cells(bed, method, at, way, k)).mean:.1f}" for way, k in asked]
         own = rows(bed)[method, at, "t1"].values()
         means = [statistics.fmean(x for x in row["rarefied"] if x is not None) for row in own if any(row["rarefied"])]
         tokens = statistics.fmean(row["tokens"] for row in own)
