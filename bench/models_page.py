@@ -14,9 +14,9 @@ _HEAD = """# Models
 
 Families of models that the pipeline was tried with, by `{command}` with
 {versions}.
-Each is a random model of the family's own class with {sizes} parameters (tests/family_models.py): vLLM on
-CPU in one process, the trainer in two ranks. The tables do not show how well a family learns. They show whether vLLM and
-the trainer agree on log-probs: at the start, after new weights are loaded, and after export.
+Each is a random model of the family's own class with {sizes} parameters (tests/family_models.py): vLLM on CPU in one
+process, the trainer in two ranks. The tables do not show how well a family learns. They show whether vLLM and the
+trainer agree on log-probs: at the start, after new weights are loaded, and after export.
 
 - **mismatch**: log-probs that vLLM recorded against those that the trainer gives the same tokens and weights; mean of
   the tokens, and largest, in nats. Training refuses a mean above what rounding explains (`training.max_mismatch`).
@@ -44,32 +44,34 @@ it, for peft and vLLM. Quantised weights below adapters (QLoRA) and DoRA are not
 _NOTES = """## What a family needs
 
 - **Logits** that are scaled (Granite, Cohere) or softly capped (Gemma 2) are computed as the model's own forward pass
-  does (`oapl_core/training/model/logits.py`); a model that does anything else to them is refused before it is trained.
+  does (`oapl_core/training/model/logits.py`); a model that does anything else to them is refused before it is
+  trained.
 - **Attention** scores that are softly capped (Gemma 2): torch's SDPA has no soft cap, and transformers leaves it out
-  without a warning; on the model here that changed log-probs by {uncapped} nats per token. Such a model computes with `eager` attention,
-  or with FlashAttention where `training.packing` chooses it.
-- **Sliding windows** of Cohere 2 are one token wider in vLLM than in transformers, so longer sequences than the window
-  (4,096 tokens of the published models; {window} here) differ a little.
-- **Latent attention** (DeepSeek-V3) has the scaled rotary embedding of the published models here. With an unscaled one
-  vLLM's CPU build and transformers differ by 1.9 nats per token, from the second token on; training refuses that.
-- **Mixture of experts**: at ZeRO 3 a block of experts is fetched whole (`deepspeed.utils.set_z3_leaf_modules`; a block
-  is a module with a child `experts`). `training.router = "frozen"` leaves the choice of experts as it is. The auxiliary
-  loss that balances their load is part of no objective: log-probs come from hidden states, and transformers adds that
-  loss to its own cross-entropy alone. `all-linear` adapters reach attention and dense layers, neither routers nor
-  experts, which transformers keeps in one tensor.
+  without a warning; on the model here that changed log-probs by {uncapped} nats per token. Such a model computes with
+  `eager` attention, or with FlashAttention where `training.packing` chooses it.
+- **Sliding windows** of Cohere 2 are one token wider in vLLM than in transformers, so longer sequences than the
+  window (4,096 tokens of the published models; {window} here) differ a little.
+- **Latent attention** (DeepSeek-V3) has the scaled rotary embedding of the published models here. With an unscaled
+  one vLLM's CPU build and transformers differ by 1.9 nats per token, from the second token on; training refuses that.
+- **Mixture of experts**: at ZeRO 3 a block of experts is fetched whole (`deepspeed.utils.set_z3_leaf_modules`; a
+  block is a module with a child `experts`). `training.router = "frozen"` leaves the choice of experts as it is. The
+  auxiliary loss that balances their load is part of no objective: log-probs come from hidden states, and transformers
+  adds that loss to its own cross-entropy alone. `all-linear` adapters reach attention and dense layers, neither
+  routers nor experts, which transformers keeps in one tensor.
 - **Routes**: engine and trainer round differently, so they sometimes send a token to different experts. What those
-  compute differs by far more than rounding. With `sampling.routes = true` rollouts record the experts that vLLM chose for each token of
-  prompt and response, and the trainer sends tokens to the same ones wherever it scores or trains (rollout routing
-  replay, [arXiv 2510.11370](https://arxiv.org/abs/2510.11370)); what their outputs are multiplied with is computed by
-  the router that is trained. vLLM tells routes on GPUs (`enable_return_routed_experts`, not tried on one here); on CPU
-  our worker reads them off its routers. Nats per token of the random models here, engine in bfloat16 and trainer in
-  float32, 20 answers (`pytest -m slow -s tests/core/rollouts/test_real_routes.py`): 0.063 without replay and 0.032 with
-  it, at most 2.5 and 0.27, for Qwen3-MoE; 0.071 and 0.053, at most 2.6 and 0.38, for DeepSeek-V3; 0.057 and 0.037, at
-  most 4.2 and 2.2, for Qwen3-Next. Servers of `[sampler]` tell none, and ranks that share sequences do not replay: both
-  are refused.
+  compute differs by far more than rounding. With `sampling.routes = true` rollouts record the experts that vLLM chose
+  for each token of prompt and response, and the trainer sends tokens to the same ones wherever it scores or trains
+  (rollout routing replay, [arXiv 2510.11370](https://arxiv.org/abs/2510.11370)); what their outputs are multiplied
+  with is computed by the router that is trained. vLLM tells routes on GPUs (`enable_return_routed_experts`, not tried
+  on one here); on CPU our worker reads them off its routers. Nats per token of the random models here, engine in
+  bfloat16 and trainer in float32, 20 answers (`pytest -m slow -s tests/core/rollouts/test_real_routes.py`): 0.063
+  without replay and 0.032 with it, at most 2.5 and 0.27, for Qwen3-MoE; 0.071 and 0.053, at most 2.6 and 0.38, for
+  DeepSeek-V3; 0.057 and 0.037, at most 4.2 and 2.2, for Qwen3-Next. Servers of `[sampler]` tell none, and ranks that
+  share sequences do not replay: both are refused.
 - **New weights in a running engine** (`SamplingEngine.load`, between the checkpoints of an evaluation): vLLM on CPU
-  would read experts' new weights as if they were packed, so their kernel is built again. On any device vLLM leaves GPT-OSS's experts
-  as they were, and only logs that. The pipeline then starts another engine, and says so in one line.
+  would read experts' new weights as if they were packed, so their kernel is built again. On any device vLLM leaves
+  GPT-OSS's experts as they were, and only logs that. The pipeline then starts another engine, and says so in one
+  line.
 - **Tokenizers** here are BPE over bytes (as tiktoken's) or over characters with bytes to fall back on (as
   sentencepiece's), one of the two for each family.
 """

@@ -46,7 +46,7 @@ METHODS: Mapping[str, str] = {
     "rft": "RFT",
     "grpo": "GRPO, token IS, on the file",
 }
-"""Each arm's name on the page. GRPO's ratio is clipped around the weights of two steps before."""
+"""Each arm's name on the page. GRPO's ratio is clipped around the weights before the first of each two steps."""
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,9 @@ def of_bed(bed: str, where: str, step: int) -> list[Asked]:
         for factor in [one for one in FACTORS if cells(bed, one, step)]:
             gain = less(cells(bed, factor, step), oapl)
             beyond = estimate(bed, less(gain, half))
-            said = "closes half" if above(beyond) else "a part" if above(estimate(bed, gain)) else "none of it"
+            whole = estimate(bed, gain)
+            said = "closes half" if above(beyond) else "a part" if above(whole) else "none shown"
+            said = f"{said}: gain {whole.shown(sign='+')}"
             found.append(Asked(where, f"2. {METHODS[factor]}: gain less half of the gap", said, beyond))
     tapered = cells(bed, "tapered", step)
     sharp = estimate(bed, shifted(tapered, topr, 1.0, -POINT))
@@ -178,7 +180,7 @@ def methods(bed: str, step: int) -> str:
         setting = next(row["arm"] for row in rows(bed)[method, at, "t1"].values()).partition(" ")[2]
         width = f"{statistics.fmean(means):.2f}" if means else ""
         found.append((name, setting, *shares, width, f"{tokens:.1f}"))
-    return table((*head, "different of four", "tokens"), found)
+    return table((*head, "different of four, own problems", "tokens"), found)
 
 
 def tuning(bed: str) -> str:

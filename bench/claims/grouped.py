@@ -56,6 +56,7 @@ def laid_out(id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, is_scored
 
     ``is_scored_ST``, [S, T - 1], says which tokens are scored; column t concerns token t + 1.
     """
+    assert int(prompt_length_S.min()) > 0, "a prompt's last state predicts an answer's first token"
     many, width = len(id_ST), int(prompt_length_S.max())
     column_ST = torch.arange(id_ST.shape[1]).expand_as(id_ST)
     is_prompt_ST = column_ST < prompt_length_S[:, None]
@@ -86,7 +87,7 @@ def laid_out(id_ST: Tensor, prompt_length_S: Tensor, length_S: Tensor, is_scored
 
 
 def give(model: Any) -> None:
-    """Let ``model``, of transformers, attend with ``attend``."""
+    """Let ``model``, of transformers, attend with ``attend``: from now on it computes nothing without a layout."""
     from transformers import AttentionInterface
 
     # no mask is registered for it, so transformers makes none

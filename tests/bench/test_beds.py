@@ -187,7 +187,7 @@ def test_the_verifier_judges_answers_of_both_beds() -> None:
         assert [v.outcome for v in verifier.verify(problems, texts, ["stop"] * len(texts))] == wanted
 
 
-@pytest.mark.parametrize("name", ["countdown", "chains"])
+@pytest.mark.parametrize("name", beds.SETS)
 def test_experiment_files_resolve_and_answers_fit(name: str, tmp_path: Path) -> None:
     experiment = load_experiment(ROOT / "bench" / "claims" / f"{name}.toml", [])
     sets = {path.stem for split in ("train", "validation", "heldout") for path in getattr(experiment.problems, split)}

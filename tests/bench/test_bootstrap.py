@@ -14,6 +14,18 @@ def test_one_base_and_seed_is_a_bootstrap_over_problems() -> None:
     assert found.high - found.low == pytest.approx(2 * width, rel=0.06)
 
 
+def test_problems_that_are_alike_are_drawn_together() -> None:
+    # nine problems of one set, one of another: half of the resamples have both, a quarter each one alone
+    values, alike = [0.0] * 9 + [1.0], [4] * 9 + [7]
+    found = estimate({("a", 0): values}, alike=alike)
+    assert found.mean == pytest.approx(0.1), "every problem weighs the same"
+    shares = {round(float(value), 9): float((found.resampled == value).mean()) for value in set(found.resampled)}
+    assert shares == pytest.approx({0.0: 0.25, 0.1: 0.5, 1.0: 0.25}, abs=0.03)
+    one_by_one = estimate({("a", 0): values})
+    assert one_by_one.high < found.high
+    assert estimate({("a", 0): values}, alike=list(range(10))).resampled.tolist() == one_by_one.resampled.tolist()
+
+
 def test_bases_weigh_the_same_however_many_seeds_they_have() -> None:
     found = estimate({("a", 0): [0.0], ("a", 1): [0.0], ("a", 2): [0.0], ("b", 0): [1.0]})
     assert found.mean == 0.5

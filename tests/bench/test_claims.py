@@ -84,10 +84,14 @@ def short(objective: Any, interval: int, **settings: Any) -> Arm:
 
 def test_the_grouped_policy_is_the_policy(model: Path) -> None:
     draw = random.Random(0)
-    prompts = [[draw.randrange(5, 300) for _ in range(n)] for n in (7, 3)]
-    rows = [p + [draw.randrange(5, 300) for _ in range(draw.randint(1, 9))] for p in prompts for _ in range(3)]
-    rows = [rows[i] for i in (3, 0, 4, 1, 2, 5)]
-    prompt_S = torch.tensor([3, 7, 3, 7, 7, 3])
+    # a prompt, the beginning of it, and one that looks like padding; answers to one stand apart
+    whole = [draw.randrange(5, 300) for _ in range(7)]
+    prompts = [whole, whole[:3], [0]]
+    answers = [(p, p + [draw.randrange(5, 300) for _ in range(draw.randint(1, 9))]) for p in prompts for _ in range(3)]
+    answers[3] = (prompts[1], [*whole, 0])  # an answer that is the rest of another prompt
+    draw.shuffle(answers)
+    rows = [row for _, row in answers]
+    prompt_S = torch.tensor([len(prompt) for prompt, _ in answers])
     length_S = torch.tensor([len(row) for row in rows])
     id_ST = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     weight_ST, found = torch.rand(len(rows), id_ST.shape[1] - 1), []
