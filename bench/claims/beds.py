@@ -30,8 +30,8 @@ COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 32
 """Problems that the base model is trained on, and solutions of each."""
 CHAINS_SOLVED, CHAINS_LENGTHS = 40000, (*range(2, 9), *range(2, 25))
 """Problems that the base model is trained on, one solution each, and how many steps they have."""
-NUMBERS_SOLVED, NUMBERS_LENGTHS, NUMBERS_LENGTH = 20000, range(2, 6), 5
-"""The same of chains modulo 100, whose base takes four minutes of a core; steps of those that are measured on."""
+SHORT_SOLVED, SHORT_LENGTHS, SHORT_LENGTH = {"numbers": 20000, "habits": 12000}, range(2, 6), 5
+"""The same of short chains, whose base takes two to four minutes of a core; steps of those that are measured on."""
 LENGTHS = (10, 24)
 """Steps of the chains that are trained and measured on: a set of each."""
 
@@ -84,8 +84,14 @@ def chains_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
 
 def numbers_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
     """Each set and its rows; `share` makes smaller ones."""
-    yield "solutions", chains_solved(NUMBERS_SOLVED, NUMBERS_LENGTHS, share, chains.NUMBERS)
-    yield from chains_of(NUMBERS_LENGTH, share, chains.NUMBERS)
+    yield "solutions", chains_solved(SHORT_SOLVED["numbers"], SHORT_LENGTHS, share, chains.NUMBERS)
+    yield from chains_of(SHORT_LENGTH, share, chains.NUMBERS)
+
+
+def habits_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
+    """Each set and its rows; `share` makes smaller ones."""
+    yield "solutions", chains_solved(SHORT_SOLVED["habits"], SHORT_LENGTHS, share, chains.HABITS)
+    yield from chains_of(SHORT_LENGTH, share, chains.HABITS)
 
 
 def chains_solved(many: int, lengths: Sequence[int], share: float, kind: chains.Kind = chains.DIGITS) -> list[Row]:
@@ -118,9 +124,10 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     "countdown": {"": ()},
     "chains": {"-24": (), "-10": ("name=chains-10", "sampling.max_tokens=96")},
     "numbers": {"": ()},
+    "habits": {"": ()},
 }
 """Run folders of a bed that share a base model: the ending of their sets, and what differs from the file."""
-SETS = {"countdown": countdown_sets, "chains": chains_sets, "numbers": numbers_sets}
+SETS = {"countdown": countdown_sets, "chains": chains_sets, "numbers": numbers_sets, "habits": habits_sets}
 
 
 def found(bed: str, to: Path, seed: int) -> Iterator[Run]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 Row = dict[str, Any]
@@ -33,8 +33,14 @@ class Kind:
     modulus: int
     operands: Mapping[str, Sequence[int]]
     """By operation. Factors have an inverse modulo 10 and 100."""
-    wrong: Mapping[str, float]
+    wrong: Callable[[Step], float]
     """Probability that a made-up line follows the wrong habit."""
+    every: bool = False
+    """Whether the box holds the digits of all lines, one behind the other, and not the last number alone."""
+
+    def result(self, numbers: Sequence[int]) -> str:
+        """What the box holds, of the numbers of the lines."""
+        return "".join(map(str, numbers)) if self.every else str(numbers[-1])
 
     def applied(self, step: Step, number: int, is_wrong: bool = False) -> int:
         """The number after a step; or what the habit makes of it, which is never the same."""
@@ -46,33 +52,43 @@ class Kind:
         return (number + (counted if operation == "+" else -counted)) % self.modulus
 
 
-DIGITS = Kind(10, {"+": range(2, 10), "-": range(2, 10), "*": (3, 7, 9)}, {"+": 0.02, "-": 0.06, "*": 0.06})
-NUMBERS = Kind(100, {"+": range(11, 30), "-": range(11, 30), "*": (3, 7, 9)}, {"+": 0.0, "-": 0.0, "*": 0.0})
+def strength(step: Step) -> float:
+    """How often a habit is followed that is as strong as the operand says, 0 to 60 %; the same on every machine."""
+    return random.Random(f"habit {step[0]}{step[1]}").uniform(0, 0.6)
+
+
+DIGITS = Kind(
+    10,
+    {"+": range(2, 10), "-": range(2, 10), "*": (3, 7, 9)},
+    lambda step: {"+": 0.02, "-": 0.06, "*": 0.06}[step[0]],
+)
+NUMBERS = Kind(100, {"+": range(11, 30), "-": range(11, 30), "*": (3, 7, 9)}, lambda step: 0.0)
+HABITS = replace(DIGITS, wrong=strength, every=True)
 
 
 def answer(first: int, steps: Sequence[Step], wrong: Sequence[bool], kind: Kind = DIGITS) -> str:
     """A whole answer; `wrong` says which lines follow the habit."""
-    number, lines = first, []
+    numbers, lines = [first], []
     for letter, step, is_wrong in zip(LETTERS, steps, wrong, strict=False):
-        after = kind.applied(step, number, is_wrong)
-        lines.append(f"{letter}{number}{step[0]}{step[1]}={after}")
-        number = after
-    return "\n".join([*lines, f"\\boxed{{{number}}}"])
+        after = kind.applied(step, numbers[-1], is_wrong)
+        lines.append(f"{letter}{numbers[-1]}{step[0]}{step[1]}={after}")
+        numbers.append(after)
+    return "\n".join([*lines, f"\\boxed{{{kind.result(numbers[1:])}}}"])
 
 
 def draw(rng: random.Random, length: int, kind: Kind = DIGITS) -> tuple[Row, tuple[int, list[Step]]]:
     """One problem without id and split, and what its solutions are made from."""
     first, operations = rng.randrange(kind.modulus), rng.choices(list(kind.operands), k=length)
     steps = [(operation, rng.choice(kind.operands[operation])) for operation in operations]
-    number = first
+    numbers = [first]
     for step in steps:
-        number = kind.applied(step, number)
+        numbers.append(kind.applied(step, numbers[-1]))
     lines = [f"{letter}{operand}{operation}" for letter, (operation, operand) in zip(LETTERS, steps, strict=False)]
     row = {
         "kind": "math",
         "statement": "\n".join([f"Start: {first}", *lines]),
         "tests": [],
-        "answer": str(number),
+        "answer": kind.result(numbers[1:]),
         "structure": f"chain of {length}",
     }
     return row, (first, steps)
@@ -80,4 +96,4 @@ def draw(rng: random.Random, length: int, kind: Kind = DIGITS) -> tuple[Row, tup
 
 def shown(rng: random.Random, first: int, steps: Sequence[Step], kind: Kind = DIGITS) -> str:
     """A made-up solution."""
-    return answer(first, steps, [rng.random() < kind.wrong[operation] for operation, _ in steps], kind)
+    return answer(first, steps, [rng.random() < kind.wrong(step) for step in steps], kind)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import polars as pl
 
+from bench.claims import beds
 from bench.claims.many_arms import TUNING
 from bench.claims.sampled import TUNED_BY, WAYS
 from oapl_core.progress import say
@@ -119,7 +120,7 @@ def main() -> None:
     parser.add_argument("verb", choices=["choose", "judge"])
     parser.add_argument("answers", type=Path)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--bed", choices=["demo", "countdown", "numbers"], required=True)
+    parser.add_argument("--bed", choices=["demo", *beds.SETS], required=True)
     parser.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
     jobs = [Job.read(path) for path in sorted(options.answers.glob(f"{options.bed}-*.npz"))]

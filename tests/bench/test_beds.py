@@ -155,14 +155,14 @@ def test_made_up_solutions_of_countdown_are_correct() -> None:
         assert countdown.reaches(row["tests"][0]["input"], "", expression)
 
 
-@pytest.mark.parametrize("kind", [chains.DIGITS, chains.NUMBERS])
+@pytest.mark.parametrize("kind", [chains.DIGITS, chains.NUMBERS, chains.HABITS])
 def test_a_wrong_step_is_wrong_and_stays_wrong(kind: chains.Kind) -> None:
     numbers = set(range(kind.modulus))
     for operation, operands in kind.operands.items():
         for operand in operands:
             step = (operation, operand)
             assert {kind.applied(step, number) for number in numbers} == numbers, "steps have an inverse"
-            if kind.wrong[operation]:
+            if kind.wrong(step):
                 assert all(kind.applied(step, number) != kind.applied(step, number, True) for number in numbers)
     row, (first, steps) = chains.draw(random.Random(3), 12)
     ends = [chains.answer(first, steps, [at == wrong for at in range(12)]) for wrong in range(13)]
