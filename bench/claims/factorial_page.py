@@ -23,7 +23,7 @@ from bench.claims.verdicts import Asked, asked_table, table
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "factorial.md"
-BEDS = {"demo": "1", "countdown": "2", "numbers": "3"}
+BEDS = {"demo": "1", "countdown": "2", "habits": "3"}
 STEPS = {400: "400 updates", 270: "three passes", 90: "one pass"}
 FACTORS = ("tapered", "unanchored", "both", "positives", "clip", "asymmetric")
 POINT = 0.01
@@ -31,8 +31,8 @@ POINT = 0.01
 WIDTHS = (("tapered", "topr"), ("oapl", "topr"), ("rft", "topr"), ("tapered", "oapl"))
 RESAMPLES = 20_000
 """With 4,000 no probability could be below 0.05 after the correction once the page has a hundred rows."""
-ONE_ANSWER = ("numbers",)
-"""Beds whose correct answers are nearly all the same text: how many different ones there are is not asked."""
+ONE_ANSWER = ("habits",)
+"""Beds whose problems have one correct answer: how many different ones there are is not asked."""
 
 
 def main() -> None:
