@@ -42,7 +42,7 @@ def main() -> None:
 
 def page(text: str) -> str:
     """The page with its tables made again."""
-    tables: dict[str, Callable[[], str]] = {"summary": summary}
+    tables: dict[str, Callable[[], str]] = {"summary": summary, "half-rate": half_rate}
     for bed in BEDS:
         for step in STEPS:
             tables[f"{bed}-{step}"] = lambda bed=bed, step=step: methods(bed, step)  # type: ignore[misc]
@@ -134,10 +134,9 @@ def of_bed(bed: str, where: str, step: int) -> list[Asked]:
     gap = estimate(bed, less(topr, oapl))
     found = [Asked(where, "1. TOPR less OAPL, T = 0.6", "a gap" if above(gap) else "no gap", gap)]
     if above(gap):
-        half = {key: [x / 2 for x in values] for key, values in less(topr, oapl).items()}
         for factor in [one for one in FACTORS if cells(bed, one, step)]:
             gain = less(cells(bed, factor, step), oapl)
-            beyond = estimate(bed, less(gain, half))
+            beyond = estimate(bed, beyond_half(bed, factor, step, ("t06", 1), oapl))
             whole = estimate(bed, gain)
             said = "closes half" if above(beyond) else "a part" if above(whole) else "none shown"
             said = f"{said}: gain {whole.shown(sign='+')}"
@@ -196,6 +195,28 @@ def tuning(bed: str) -> str:
         at_edge = ", ".join(edges(best, list(own)))
         found.append((METHODS[method], best.partition(" ")[2], *shown, str(len(own)), at_edge))
     return table(head, found)
+
+
+def half_rate() -> str:
+    """Bed 1, where OAPL's chosen rate is twice that of two of its forms: each less OAPL at their rate too."""
+    asked, found = (("t06", 1), ("t1", 1), ("t1", 4)), []
+    for step, passes in STEPS.items():
+        slow = {way: cells("demo_rate", "oapl", step, *way) for way in asked}
+        found.append((f"OAPL, rate 2.5e-4, {passes}", *(estimate("demo", own).shown() for own in slow.values())))
+        for method in ("oapl", "clip", "unanchored", "tapered", "positives", "topr"):
+            name = METHODS[method] + (", rate 5e-4" if method == "oapl" else "")
+            gains = (estimate("demo", less(cells("demo", method, step, *way), own)) for way, own in slow.items())
+            found.append((f"{name}: less that", *(gain.shown(sign="+") for gain in gains)))
+        for factor in ("tapered", "positives"):
+            gains = (estimate("demo", beyond_half("demo", factor, step, way, own)) for way, own in slow.items())
+            found.append((f"{METHODS[factor]}: gain less half of TOPR's", *(gain.shown(sign="+") for gain in gains)))
+    return table(("", "T = 0.6: k = 1", "T = 1: k = 1", "k = 4"), found)
+
+
+def beyond_half(bed: str, factor: str, step: int, way: tuple[str, int], oapl: Cells) -> Cells:
+    """What a factor gains on OAPL, less half of what TOPR does, problem by problem."""
+    gap = less(cells(bed, "topr", step, *way), oapl)
+    return shifted(less(cells(bed, factor, step, *way), oapl), gap, 0.5)
 
 
 def edges(arm: str, known: Sequence[str]) -> list[str]:
