@@ -30,7 +30,11 @@ COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 32
 """Problems that the base model is trained on, and solutions of each."""
 CHAINS_SOLVED, CHAINS_LENGTHS = 40000, (*range(2, 9), *range(2, 25))
 """Problems that the base model is trained on, one solution each, and how many steps they have."""
-SHORT_SOLVED, SHORT_LENGTHS, SHORT_LENGTH = {"numbers": 20000, "habits": 12000}, range(2, 6), 5
+SHORT_SOLVED, SHORT_LENGTHS, SHORT_LENGTH = (
+    {"numbers": 20000, "habits": 12000},
+    range(2, 6),
+    {"numbers": 5, "habits": 4},
+)
 """The same of short chains, whose base takes two to four minutes of a core; steps of those that are measured on."""
 LENGTHS = (10, 24)
 """Steps of the chains that are trained and measured on: a set of each."""
@@ -85,13 +89,13 @@ def chains_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
 def numbers_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
     """Each set and its rows; `share` makes smaller ones."""
     yield "solutions", chains_solved(SHORT_SOLVED["numbers"], SHORT_LENGTHS, share, chains.NUMBERS)
-    yield from chains_of(SHORT_LENGTH, share, chains.NUMBERS)
+    yield from chains_of(SHORT_LENGTH["numbers"], share, chains.NUMBERS)
 
 
 def habits_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
     """Each set and its rows; `share` makes smaller ones."""
     yield "solutions", chains_solved(SHORT_SOLVED["habits"], SHORT_LENGTHS, share, chains.HABITS)
-    yield from chains_of(SHORT_LENGTH, share, chains.HABITS)
+    yield from chains_of(SHORT_LENGTH["habits"], share, chains.HABITS)
 
 
 def chains_solved(many: int, lengths: Sequence[int], share: float, kind: chains.Kind = chains.DIGITS) -> list[Row]:

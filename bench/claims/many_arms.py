@@ -135,7 +135,7 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
         facts = json.load(file)
     of_pass = min(PASS, steps or PASS)
     answered = ANSWERED[job.plan] if of_pass == PASS else (of_pass,)
-    rollouts, own = rollouts_of(facts, of_pass * GROUPS_PER_STEP), arms_of(job, chosen)
+    rollouts, own = rollouts_of(facts), arms_of(job, chosen)
     side = SideBySide(loaded(carried / facts["model"], device), own, rollouts, seed=facts["seed"])
     is_tuning = job.plan in TUNING
     ways = [TUNED_BY] if is_tuning else WAYS
@@ -143,7 +143,7 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
     model = loaded(carried / facts["model"], device)
     if job.part == 0:
         kept.add(model, "base", 0)
-    order = rollouts.steps(GROUPS_PER_STEP)
+    order = usable(rollouts, of_pass)
     for epoch in range(1, -(-answered[-1] // of_pass) + 1):
         side.train(order, epoch, most=answered[-1] - side.updates)
         print(f"{job.name}: {side.updates} updates | {time.monotonic() - started:.1f} s", flush=True)
@@ -184,13 +184,29 @@ def loaded(folder: Path, device: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").to(device).eval()
 
 
-def rollouts_of(facts: dict[str, Any], groups: int) -> "Rollouts":
-    """The first groups of a carried file."""
+def usable(rollouts: "Rollouts", of_pass: int) -> list[list[int]]:
+    """Rows of a pass: the first steps of which every arm can learn, as some answers are correct and some are not.
+
+    Raises:
+        SystemExit: there are fewer.
+    """
+    found = []
+    for rows in rollouts.steps(GROUPS_PER_STEP):
+        right = rollouts.correct_S[rows]
+        if bool(right.any()) and not bool(right.all()):
+            found.append(rows)
+    if len(found) < of_pass:
+        sys.exit(f"a pass has {of_pass} steps, and only {len(found)} can be learnt from: carry more with --steps")
+    return found[:of_pass]
+
+
+def rollouts_of(facts: dict[str, Any]) -> "Rollouts":
+    """All rollouts of a carried file."""
     import torch
 
     from bench.claims.side_by_side import Rollouts
 
-    rows = [row for row in facts["rollouts"] if row["group"] < groups]
+    rows = facts["rollouts"]
     return Rollouts(
         [facts["prompts"]["train"][row["problem"]] for row in rows],
         [row["response_ids"] for row in rows],

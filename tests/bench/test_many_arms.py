@@ -83,6 +83,18 @@ def test_every_answer_of_the_chosen_arms_is_counted(carried: Path, tmp_path: Pat
         run(carried, one, tmp_path)
 
 
+def test_a_step_that_teaches_nothing_is_left_out_and_another_taken(carried: Path) -> None:
+    with gzip.open(carried / "tiny-seed0.json.gz", "rt") as file:
+        facts = json.load(file)
+    assert many_arms.usable(many_arms.rollouts_of(facts), 2) == [list(range(8)), list(range(8, 16))]
+    for row in facts["rollouts"][:8]:
+        row["correct"] = False
+    rollouts = many_arms.rollouts_of(facts)
+    assert many_arms.usable(rollouts, 1) == [list(range(8, 16))]
+    with pytest.raises(SystemExit, match="a pass has 2 steps, and only 1 can be learnt from"):
+        many_arms.usable(rollouts, 2)
+
+
 def test_a_second_base_tries_the_best_of_the_first(tmp_path: Path) -> None:
     tried = [{"arm": arm.name, "by_base": {"a": i / 100, "b": -i}} for i, arm in enumerate(factorial.wider())]
     tried += [{"arm": factorial.arms()[0].name, "by_base": {"b": 1.0}}, {"arm": "base", "by_base": {"a": 1.0}}]
