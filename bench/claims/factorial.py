@@ -20,6 +20,8 @@ RATES = (2.5e-4, 5e-4, 1e-3)
 """Tried first, with each of two temperatures."""
 LOW_RATE = 1.25e-4
 """Tried later, as the least of the first was best for seven methods."""
+LOWER_RATES = (6.25e-5, 3.125e-5)
+"""Tried on bed 3 with each temperature of a method that was best at ``LOW_RATE``."""
 RATES_ALONE = tuple(1.25e-4 * 2**k for k in range(6))
 """Tried first where there is no temperature: six, from 1.25e-4 to 4e-3."""
 WIDER_ALONE = (3.125e-5, 6.25e-5, *(1.25e-4 * 2**k for k in (-0.5, 0.5, 1.5, 2.5)))
@@ -117,9 +119,23 @@ def wider() -> list[SideArm]:
     return [one.arm for one in found]
 
 
+def lower() -> list[SideArm]:
+    """Every method that has a temperature, at the rates that are tried where its best one is the least."""
+    found = []
+    for method in METHODS:
+        first, later = temperatures(method)
+        found += [Setting(method, rate, own).arm for rate in LOWER_RATES for own in ([*first, later] if first else [])]
+    return found
+
+
+def every() -> list[SideArm]:
+    """All of these."""
+    return [*arms(), *wider(), *lower()]
+
+
 def best(tried: Iterable[Mapping[str, Any]], base: str, many: int = BEST) -> list[SideArm]:
     """The arms of each method with the most correct validation answers on a base, by what `judged choose` wrote."""
-    known, found = {arm.name: arm for arm in [*arms(), *wider()]}, Counter[str]()
+    known, found = {arm.name: arm for arm in every()}, Counter[str]()
     order = sorted(
         (row for row in tried if base in row["by_base"]), key=lambda row: (-row["by_base"][base], row["arm"])
     )

@@ -7,6 +7,7 @@ jobs small: what a killed one had is lost.
 
     tuning    the six settings of each method that were tried first, one pass; validation answers at T = 0.6
     wider     the six that were tried later, the same
+    lower     lower rates of the methods with a temperature, the same
     again     the best four of each method on ``--best-of BASE``, by what ``--chosen`` says of it; the same
     long      the chosen setting (``--chosen``) of each method, 400 updates; held-out answers after 90, 270 and 400
 """
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from bench.claims.side_by_side import Rollouts, SideArm, SideBySide
 
 GROUPS_PER_STEP, PASS = 8, 90
-ANSWERED = {"tuning": (90,), "wider": (90,), "again": (90,), "long": (90, 270, 400)}
+ANSWERED = {"tuning": (90,), "wider": (90,), "lower": (90,), "again": (90,), "long": (90, 270, 400)}
 """Of each plan, after how many updates arms answer; the last is where they end."""
-TUNING = ("tuning", "wider", "again")
+TUNING = ("tuning", "wider", "lower", "again")
 MEASURED = {"validation": 80, "heldout": 200}
 """The first so many problems of a split."""
 
@@ -161,10 +162,11 @@ def arms_of(job: Job, chosen: Path | None) -> "list[SideArm]":
     Raises:
         SystemExit: the plan needs chosen settings, or those of another base.
     """
-    from bench.claims.factorial import arms, best, wider
+    from bench.claims.factorial import arms, best, every, lower, wider
 
-    if job.plan in ("tuning", "wider"):
-        own = arms() if job.plan == "tuning" else wider()
+    first = {"tuning": arms, "wider": wider, "lower": lower}
+    if job.plan in first:
+        own = first[job.plan]()
     elif chosen is None:
         sys.exit(f"{job.plan}: --chosen FILE is missing; `python -m bench.claims.judged choose` writes it")
     elif job.plan == "again":
@@ -172,7 +174,7 @@ def arms_of(job: Job, chosen: Path | None) -> "list[SideArm]":
             sys.exit(f"again: {chosen} has no settings of base {job.best_of!r}; name one that it has as --best-of")
     else:
         names = {row["arm"] for row in json.loads(chosen.read_text())["chosen"]}
-        own = [arm for arm in [*arms(), *wider()] if arm.name in names]
+        own = [arm for arm in every() if arm.name in names]
     own = [arm for arm in own if not job.methods or arm.name.split()[0] in job.methods]
     return own[job.part :: job.parts]
 
