@@ -132,8 +132,7 @@ class FolderParts:
 
     def claim(self, part: Path) -> bool:
         """Take the part's lock, if it is free."""
-        file = lock(self.in_flight(part))
-        if file is None:
+        if (file := lock(self.in_flight(part))) is None:
             return False
         # Looked at now that nobody else can finish it: another process may have done so just before we had the lock.
         if self._is_made(part):
@@ -196,7 +195,8 @@ def lock(folder: Path) -> IO[str] | None:
     """Take the lock of the part that ``folder`` is of, held until it is closed; None if another process has it."""
     path = folder / LOCK
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # mkdir found it, and it was gone when mkdir looked whether it is a folder
+            folder.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
     except FileNotFoundError:
         return None  # its last holder has just finished it and removed the folder

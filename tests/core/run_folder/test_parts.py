@@ -1,6 +1,7 @@
 """Parts in a folder: a part that two processes made is finished by both, and nothing of it is left."""
 
 import fcntl
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from oapl_core import plugins
 from oapl_core.errors import ConfigError
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.rollouts.generate import generate
-from oapl_core.run_folder.parts import FolderParts, Wanted
+from oapl_core.run_folder.parts import FolderParts, Wanted, lock, unlock
 from oapl_core.run_folder.run import IN_FLIGHT, Run
 from oapl_core.verdicts.verify import verify
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
@@ -53,6 +54,26 @@ def test_a_part_that_another_machine_made_and_cleared_meanwhile_is_finished_all_
         assert elsewhere.claim(following), "the work goes on"
     assert [path for path in run.verdicts(0).iterdir() if path.name != IN_FLIGHT] == [part]
     assert part in parts_of(Run.open(run.root)).settled([part, following])
+
+
+def test_a_folder_that_vanishes_while_it_is_made_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, made = tmp_path / IN_FLIGHT / "part-00000", os.mkdir
+    folder.mkdir(parents=True)
+
+    def found_and_gone(path: Path, mode: int = 0o777) -> None:
+        if Path(path) == folder and folder.is_dir():
+            folder.rmdir()  # its last holder, between mkdir's answer and the look whether it is a folder
+            raise FileExistsError(path)
+        made(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", found_and_gone)
+    assert lock(folder) is None, "the part is asked for again"
+    held = lock(folder)
+    assert held is not None and lock(folder) is None
+    unlock(folder, held)
+    folder.write_text("no folder")
+    with pytest.raises(NotADirectoryError):
+        lock(folder)
 
 
 class Counted(FolderParts):
