@@ -13,7 +13,8 @@ import argparse
 import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,8 @@ COUNTDOWN_SOLVED, COUNTDOWN_SOLUTIONS = 1600, 32
 """Problems that the base model is trained on, and solutions of each."""
 CHAINS_SOLVED, CHAINS_LENGTHS = 40000, (*range(2, 9), *range(2, 25))
 """Problems that the base model is trained on, one solution each, and how many steps they have."""
-SHORT_SOLVED, SHORT_LENGTHS, SHORT_LENGTH = (
-    {"numbers": 20000, "habits": 12000},
-    range(2, 6),
-    {"numbers": 5, "habits": 4},
-)
-"""The same of short chains, whose base takes two to four minutes of a core; steps of those that are measured on."""
+SHORT_LENGTHS = range(2, 6)
+"""Steps of what the bases of short chains are trained on; one takes two to four minutes of a core."""
 LENGTHS = (10, 24)
 """Steps of the chains that are trained and measured on: a set of each."""
 
@@ -86,16 +83,10 @@ def chains_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
             yield f"{split}-{length}", rows
 
 
-def numbers_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
-    """Each set and its rows; `share` makes smaller ones."""
-    yield "solutions", chains_solved(SHORT_SOLVED["numbers"], SHORT_LENGTHS, share, chains.NUMBERS)
-    yield from chains_of(SHORT_LENGTH["numbers"], share, chains.NUMBERS)
-
-
-def habits_sets(share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
-    """Each set and its rows; `share` makes smaller ones."""
-    yield "solutions", chains_solved(SHORT_SOLVED["habits"], SHORT_LENGTHS, share, chains.HABITS)
-    yield from chains_of(SHORT_LENGTH["habits"], share, chains.HABITS)
+def short_sets(kind: chains.Kind, many: int, length: int, share: float = 1.0) -> Iterator[tuple[str, Iterable[Row]]]:
+    """The sets of a bed of short chains: ``many`` solved ones, and those of ``length`` steps that are measured on."""
+    yield "solutions", chains_solved(many, SHORT_LENGTHS, share, kind)
+    yield from chains_of(length, share, kind)
 
 
 def chains_solved(many: int, lengths: Sequence[int], share: float, kind: chains.Kind = chains.DIGITS) -> list[Row]:
@@ -131,7 +122,12 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     "habits": {"": ()},
 }
 """Run folders of a bed that share a base model: the ending of their sets, and what differs from the file."""
-SETS = {"countdown": countdown_sets, "chains": chains_sets, "numbers": numbers_sets, "habits": habits_sets}
+SETS: dict[str, Callable[..., Iterator[tuple[str, Iterable[Row]]]]] = {
+    "countdown": countdown_sets,
+    "chains": chains_sets,
+    "numbers": partial(short_sets, chains.NUMBERS, 20_000, 5),
+    "habits": partial(short_sets, chains.HABITS, 12_000, 4),
+}
 
 
 def found(bed: str, to: Path, seed: int) -> Iterator[Run]:

@@ -8,6 +8,7 @@ mend it. Everything is drawn from a seed, with the standard library alone; `beds
 What the base model does wrong with digits: in the made-up solutions that it is trained on, each line follows a wrong
 habit with a probability of its operation (it counts one too few, or adds for a product); the lines after it continue
 from there. Its likeliest answer is right. With numbers all solutions are right, and the base has not learnt all sums.
+In ``HABITS`` every step of digits has a habit of its own strength, and the box holds the digits of all lines.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ def main() -> None:
 def page(text: str) -> str:
     """The page with its tables made again."""
     tables: dict[str, Callable[[], str]] = {"summary": summary, "half-rate": half_rate}
+    tables["numbers-tuning"] = lambda: tuning("numbers")
     for bed in BEDS:
         for step in STEPS:
             tables[f"{bed}-{step}"] = lambda bed=bed, step=step: methods(bed, step)  # type: ignore[misc]

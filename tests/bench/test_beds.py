@@ -135,7 +135,7 @@ def test_sets_come_from_a_seed_alone_and_share_no_numbers() -> None:
     chained, chained_again = ({name: list(rows) for name, rows in beds.chains_sets(0.01)} for _ in range(2))
     assert chained == chained_again
     assert {len(row["statement"].split("\n")) for row in chained["train-24"]} == {25}
-    of_numbers = {name: list(rows) for name, rows in beds.numbers_sets(0.01)}
+    of_numbers = {name: list(rows) for name, rows in beds.SETS["numbers"](0.01)}
     assert {len(row["statement"].split("\n")) for row in of_numbers["heldout"]} == {6}
     for row in of_numbers["solutions"]:
         assert row["solutions"] == [chains.answer(*_read(row["statement"]), kind=chains.NUMBERS)], "all are correct"
@@ -164,8 +164,8 @@ def test_a_wrong_step_is_wrong_and_stays_wrong(kind: chains.Kind) -> None:
             assert {kind.applied(step, number) for number in numbers} == numbers, "steps have an inverse"
             if kind.wrong(step):
                 assert all(kind.applied(step, number) != kind.applied(step, number, True) for number in numbers)
-    row, (first, steps) = chains.draw(random.Random(3), 12)
-    ends = [chains.answer(first, steps, [at == wrong for at in range(12)]) for wrong in range(13)]
+    row, (first, steps) = chains.draw(random.Random(3), 12, kind)
+    ends = [chains.answer(first, steps, [at == wrong for at in range(12)], kind) for wrong in range(13)]
     assert [end.endswith(f"{{{row['answer']}}}") for end in ends] == [False] * 12 + [True]
 
 
@@ -173,6 +173,13 @@ def test_a_worked_answer_by_hand() -> None:
     assert (
         chains.answer(7, [("*", 3), ("-", 4), ("+", 9)], [False, False, True]) == "a7*3=1\nb1-4=7\nc7+9=5\n\\boxed{5}"
     )
+
+
+def test_lines_that_mend_each_other_are_wrong_where_every_line_counts() -> None:
+    steps, wrong = [("+", 4), ("-", 4)], [True, True]
+    assert chains.answer(3, steps, wrong) == "a3+4=6\nb6-4=3\n\\boxed{3}", "as if nothing had been wrong"
+    assert chains.answer(3, steps, wrong, chains.HABITS) == "a3+4=6\nb6-4=3\n\\boxed{63}"
+    assert chains.answer(3, steps, [False, False], chains.HABITS) == "a3+4=7\nb7-4=3\n\\boxed{73}"
 
 
 def test_the_verifier_judges_answers_of_both_beds() -> None:
