@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from oapl_core.errors import DataError
 from oapl_core.rollouts.parts import Part, Provenance, cut
 from oapl_core.rollouts.sampling import Asking, Prompts
 from oapl_core.run_folder.parts import Wanted
@@ -139,7 +140,7 @@ class Target:
         others = []
         for one in asked.otherwise():
             name = one.config.decoding
-            beside = place.with_name(f"{place.name}.{name.replace(', ', ' ').replace(' ', '-')}")
+            beside = place.with_name(place.name + one.config.ending)
             others.append(cls.of(folder, f"{label}, {name}", model, policy_hash, one, beside))
         return cls(label, asked, asking, Judging(folder, asked.table, asked.prompts_table, *how), tuple(others))
 
@@ -193,10 +194,17 @@ class Target:
         return dict(zip(columns["problem_id"], columns["kind"], strict=True))
 
     def table(self, part: Path) -> "pa.Table":
-        """Return the judged answers of a part, with the columns of tables.EVALUATIONS."""
+        """Return the judged answers of a part, with the columns of tables.EVALUATIONS.
+
+        Raises:
+            DataError: another model gave them, or they are missing or broken.
+        """
         import polars as pl
 
-        frame = answers(part, with_texts=True).with_columns(
+        frame = answers(part, with_texts=True)
+        if others := set(frame["policy_hash"]) - {self.policy_hash}:
+            raise DataError(f"{part}: has answers of model {min(others)}, not of {self.label}; delete it to ask again")
+        frame = frame.with_columns(
             checkpoint=pl.lit(self.label),
             split=pl.lit(self.questions.split),
             kind=pl.col("problem_id").replace_strict(self._kinds, return_dtype=pl.String),

@@ -25,6 +25,11 @@ class DecodingConfig(Settings):
         """Words for it in tables."""
         return f"T {self.temperature:g}, top-p {self.top_p:g}" if self.temperature else "greedy"
 
+    @property
+    def ending(self) -> str:
+        """End of the name of a folder with such answers, where they are no checkpoint's first ones."""
+        return "." + self.decoding.replace(", ", " ").replace(" ", "-")
+
 
 class AskingConfig(DecodingConfig):
     """How checkpoints are asked and what is made of their answers, in a run and by `oapl evaluate`."""

@@ -1,5 +1,6 @@
 """Settings of an evaluation folder, which `oapl evaluate` makes: models, sets and answers, with defaults and units."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -23,6 +24,11 @@ class ModelConfig(Settings):
     """Hugging Face folder."""
     origin: str = "a model folder"
     """Where it comes from, and if it was chosen among others, by what."""
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that its answers lie in."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "_", self.label)
 
 
 class SetConfig(Settings):
@@ -83,8 +89,7 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
             raise ValueError("give `problems` a name or a path")
         if self.ks and max(self.ks) > self.samples:
             raise ValueError(f"pass@{max(self.ks)} needs at least {max(self.ks)} answers to each problem: -n is less")
-        if len({model.label for model in self.models}) < len(self.models):
-            raise ValueError("two models have the same label; name them with LABEL=MODEL")
+        self._check_labels()
         # an engine that is too short would cut answers, and count them as cut at max_tokens
         needed = self.max_prompt_tokens + self.max_tokens
         if self.engine.max_model_len < needed:
@@ -92,3 +97,13 @@ class EvaluationFolderConfig(AskingConfig, PromptConfig):
                 f"engine.max_model_len={self.engine.max_model_len} is less than the {needed} tokens needed"
             )
         return self
+
+    def _check_labels(self) -> None:
+        # answers are found by their folder: two models in one would get the answers of the first
+        owners: dict[str, str] = {}
+        for model in self.models:
+            for place in (model.folder, *(model.folder + one.ending for one in self.also)):
+                if place in owners:
+                    labels = f"{owners[place]!r} and {model.label!r}"
+                    raise ValueError(f"labels {labels} would share the folder {place!r}; name one with LABEL=MODEL")
+                owners[place] = model.label

@@ -60,7 +60,7 @@ def _results(folder: EvaluationFolder, name: str) -> Path:
 def _measured(
     folder: EvaluationFolder, name: str, python: Path, model: ModelConfig, tasks: list[str]
 ) -> dict[str, Any]:
-    config, place = folder.config, folder.answers_of(model.label)
+    config, place = folder.config, folder.answers_of(model)
     problems, left_out = _problems(folder, name, model.path)
     say(f"{name}: a server with {model.label} starts")
     with served(model.path, config.engine, folder.log(f"server {model.label}")) as url:

@@ -87,7 +87,7 @@ def _evaluate(folder: EvaluationFolder, workers: Workers) -> None:
 
 
 def _target(folder: EvaluationFolder, model: ModelConfig) -> Target:
-    asked, place = questions(folder, model.path), folder.answers_of(model.label)
+    asked, place = questions(folder, model.path), folder.answers_of(model)
     return Target.of(folder, model.label, model.path, policy_hash(model.path), asked, place)
 
 

@@ -9,7 +9,6 @@ Layout::
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Self
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import read_record, sha256_of
 from oapl_core.run_folder.recorded import Recorded
-from oapl_core.settings.evaluation_folder import EvaluationFolderConfig
+from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, ModelConfig
 from oapl_core.settings.experiment_file import FORMAT, check_format, differences, parse_as, write_record
 
 RECORD = "evaluation.json"
@@ -93,9 +92,9 @@ class EvaluationFolder(Recorded):
         """Return the file of prompts for models with this tokenizer (tables.PROMPTS)."""
         return self.root / f"prompts_{tokenizer}.parquet"
 
-    def answers_of(self, label: str) -> Path:
+    def answers_of(self, model: ModelConfig) -> Path:
         """Return the folder of a model's answers and the verdicts on them."""
-        return self.root / "answers" / re.sub(r"[^A-Za-z0-9._-]+", "_", label)
+        return self.root / "answers" / model.folder
 
     @property
     def answers(self) -> Path:

@@ -12,7 +12,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.evaluation import questions
 from oapl_core.evaluation.cards import agreement, card, identities
 from oapl_core.evaluation.folders import asking
-from oapl_core.evaluation.folders.evaluate import evaluate_folder
+from oapl_core.evaluation.folders.evaluate import _target, evaluate_folder
 from oapl_core.evaluation.folders.folder import EvaluationFolder, parse
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.problems.prompts import STYLES
@@ -25,6 +25,7 @@ from tests.sampling_run import MadeUpSampler, made_up_model
 from tests.tiny_model import CHAT_TEMPLATE, write_tokenizer
 from tests.whole_run import called
 
+LIKE_ANOTHER = "labels 'run T=0.6' and 'run_T_0.6' would share the folder 'run_T_0.6'; name one with LABEL=MODEL"
 JUDGE = MadeUpVerifier(lambda weights: 0.3 + 0.4 * (int(weights, 16) % 2))
 
 
@@ -306,7 +307,13 @@ def test_other_settings_in_the_same_folder_are_refused(tmp_path: Path, place: Pa
     ("changes", "complaint"),
     [
         ({"ks": [5]}, "pass@5 needs at least 5 answers"),
-        ({"models": [{"label": "a", "path": "x"}, {"label": "a", "path": "y"}]}, "same label"),
+        ({"models": [{"label": "a", "path": "x"}, {"label": "a", "path": "y"}]}, "labels 'a' and 'a' would share"),
+        ({"models": [{"label": "run T=0.6", "path": "x"}, {"label": "run_T_0.6", "path": "y"}]}, LIKE_ANOTHER),
+        ({"models": [{"label": "α", "path": "x"}, {"label": "β", "path": "y"}]}, "'α' and 'β' would share"),
+        (
+            {"models": [{"label": name, "path": name} for name in ("a", "a.greedy")], "also": [{"temperature": 0}]},
+            "'a' and 'a.greedy' would share the folder 'a.greedy'",
+        ),
         ({"problems": {}}, "a name or a path"),
         ({"engine": {"max_model_len": 70}}, "max_model_len=70 is less than the 76"),
     ],
@@ -316,6 +323,15 @@ def test_settings_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         folder_of(tmp_path / "e", place, **changes)
+
+
+def test_answers_of_another_model_are_not_read(place: Path, original: dict[str, Any]) -> None:
+    folder = EvaluationFolder.open(place / "original")
+    one, two = (_target(folder, model) for model in folder.config.models)
+    (part,) = one.rollouts
+    assert one.table(part).num_rows == 24
+    with pytest.raises(DataError, match=f"part-00000.parquet: has answers of model {one.policy_hash}, not of two"):
+        two.table(part)
 
 
 def test_prompts_that_are_too_long_are_dropped_and_counted(tmp_path: Path, place: Path) -> None:
