@@ -71,5 +71,5 @@ class VerifierConfig(Settings):
     docs/maths.md.
     """
     text: Literal["normalised", "exact"] = "normalised"
-    """Equality of answers of kind `text`. `normalised`: SQuAD's, without case, punctuation and articles; a gold of one
-    letter is that of a choice. `exact`: letter by letter."""
+    """Equality of answers of kind `text`. `normalised`: SQuAD's, without case, articles and most punctuation
+    (docs/extras/rows.md); a gold of one letter is that of a choice. `exact`: letter by letter."""

@@ -28,7 +28,7 @@ from oapl_core.verdicts.rules import GradingRules
 if TYPE_CHECKING:
     from oapl_core.toolchain import Toolchain
 
-VERIFIER_VERSION = "5"
+VERIFIER_VERSION = "6"
 """Raised whenever a verdict could change; part of every verdict and of the ledger's config slice."""
 CHANGES = {
     "4": "one draw for each test, checks in a process of their own, CPython's streams, CommonMark's fences, the rules "
@@ -37,6 +37,7 @@ CHANGES = {
     "array with one that is not; a dict whose keys are one in JSON equals nothing; units of maths answers by a list "
     "and by the statement, times, choices, cases and names in their spellings, a question with its numbers rewritten "
     "is an echo",
+    "6": "short texts keep signs by which they differ: -5 is not 5, C++ not C#",
 }
 """Differences of each version's judgement from the one before."""
 

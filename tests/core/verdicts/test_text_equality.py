@@ -49,10 +49,105 @@ def test_equality(gold: dict[str, Any], answer: str, normalised: bool, exact: bo
     assert is_equal(gold, answer, is_exact=True) is exact
 
 
+APART = """
+< || >
+] ) } || !
+$ || %
+the || a
+-5 || 5
+(-5) || (5)
+-$5 || $5
+1.5 || 15
+.5 || 5
+3/4 || 34
+10:30 || 1030
+10-15 || 1015
+5 + 3 || 5 - 3
+2^3 || 23
+2^-3 || 2-3
+<5 || >5
+< 5 || 5
+<=5 || <5
+x < y || x > y
+x = 2 || x 2
+50% || 50
+1,2,3 || 123
+C++ || C#
+C++ || C
+C# || C
+F# || F
+A+ || A-
+O- || O
+A || A+
+C || C#
+"""
+ALIKE = """
+the || The
+> || >
+Rome || rome.
+Rome || "Rome"
+Rome, Italy || Rome Italy
+The Beatles || Beatles
+U.S. || US
+U.S.A. || usa
+well-known || wellknown
+don't || dont
+AC/DC || ACDC
+AT&T || att
+Covid-19 || covid19
+B-52 || B52
+3-D || 3D
+No. 5 || no 5
+#1 || 1
+$5 || 5
++5 || 5
+-5 || \u22125
+5. || 5
+1,000 || 1000
+1,000,000.5 || 1000000.5
+1,00,000 || 100000
+1,2,3 || 1, 2, 3
+10 - 15 || 10-15
+50 % || 50%
+< 5 || <5
+x<y || x < y
+**5** || 5
+(1.5) || 1.5
+C++ || c++.
+B || **B**
+B || B.
+A || (a)
+wait ... 5 || wait 5
+"""
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    return [(gold, answer) for gold, _, answer in (line.partition(" || ") for line in text.strip().splitlines())]
+
+
+@pytest.mark.parametrize(("gold", "answer"), [*pairs(APART), *((b, a) for a, b in pairs(APART))])
+def test_signs_by_which_short_answers_differ_count(gold: str, answer: str) -> None:
+    assert not is_equal(problem(gold), answer, is_exact=False)
+    assert f1(problem(gold), answer) < 1.0
+
+
+@pytest.mark.parametrize(("gold", "answer"), pairs(ALIKE))
+def test_other_punctuation_does_not_count(gold: str, answer: str) -> None:
+    assert is_equal(problem(gold), answer, is_exact=False)
+    assert f1(problem(gold), answer) == 1.0
+
+
+def test_choices_that_are_signs_are_told_apart() -> None:
+    asked = problem("B", choices=["<", ">", "-5", "5"])
+    assert is_equal(asked, ">", is_exact=False) and not is_equal(asked, "<", is_exact=False)
+    assert not is_equal(problem("A", choices=["<", "Rome"]), ">", is_exact=False)
+
+
 def test_f1_counts_the_words_that_the_best_gold_shares() -> None:
     # SQuAD: precision 1/2, recall 1/3 -> 0.4; the other gold shares nothing
     assert f1(problem("x", answers=["in old Rome", "Paris"]), "Rome yes") == pytest.approx(0.4)
-    assert f1(problem("the"), "the") == 1.0, "nothing equals nothing"
+    assert f1(problem("x", answers=["the", "old Rome"]), "Rome") == pytest.approx(2 / 3)
+    assert f1(problem("Rome"), "the") == 0.0
     assert golds(problem("x", answers=["a", "b"])) == ["a", "b"]
 
 
