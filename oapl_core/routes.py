@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from oapl_core.model_files.model_folder import experts_of
 from oapl_core.token_columns import TokenColumn
-
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Names in a config.json; families differ."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,8 @@ class Routing(TokenColumn):
     @classmethod
     def of(cls, value: Callable[[str], Any]) -> Self | None:
         """Derive the routing from values of a config.json; None where there are no experts."""
-        experts = next(filter(None, map(value, _EXPERTS)), None)
-        values = [value("num_hidden_layers"), value("num_experts_per_tok"), experts]
-        numbers = [number for number in values if isinstance(number, int) and number > 0]
-        return cls(*numbers) if len(numbers) == len(values) else None
+        layers, found = value("num_hidden_layers"), experts_of(value)
+        return cls(layers, *found) if found and isinstance(layers, int) and layers > 0 else None
 
     @property
     def shape(self) -> tuple[int, ...]:

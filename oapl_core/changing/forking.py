@@ -24,7 +24,7 @@ from oapl_core.run_folder.ledger import ForkEntry
 from oapl_core.run_folder.optimizer_state import has_state
 from oapl_core.run_folder.run import Run, round_name
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import apply, differences, parse_experiment
+from oapl_core.settings.experiment_file import apply, differences, parse_experiment, refuse_unused
 
 _ALWAYS_SHARED = ("problems", "model", "pretrain")
 """Settings of the steps before the first round."""
@@ -66,7 +66,7 @@ def with_overrides(experiment: Experiment, overrides: Iterable[str], where: str)
     values = experiment.model_dump(mode="json")
     for override in overrides:
         apply(values, override)
-    return parse_experiment(values, where)
+    return refuse_unused(parse_experiment(values, where), where)
 
 
 def fork_as(parent: Run, config: Experiment, number: int, stage: str | None, root: Path) -> Fork:

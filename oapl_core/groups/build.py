@@ -22,7 +22,7 @@ from oapl_core import plugins, tables
 from oapl_core.errors import DataError
 from oapl_core.groups.policies import sampling_policies
 from oapl_core.groups.selection import SelectionCounts, select
-from oapl_core.groups.trust import sampling_facts
+from oapl_core.groups.trust import UNKNOWN, sampling_facts
 from oapl_core.progress import say
 from oapl_core.rows import Rows
 from oapl_core.run_folder.run import Run, parts_of
@@ -83,9 +83,9 @@ def build(run: Run, round_number: int) -> None:
         policies = keys["policy_hash"].unique(maintain_order=True).to_list()
         group_size = run.config.of_round(round_number).sampling.group_size
         trust = sampling_facts(keys, _expected_problems(run, round_number), group_size)
+        trust["kept_without_logprobs"] = int((chosen["logprobs_mode"] == UNKNOWN).sum())
         draft.details = {"policy_hash": policies[0] if len(policies) == 1 else None, **asdict(counts), "trust": trust}
-        if replay:
-            draft.details["replay"] = replay.details
+        draft.details |= {"replay": replay.details} if replay else {}
     _tell(round_number, counts)
     if replay:
         say(f"replayed: {again:,} rollouts of earlier rounds, {again / max(1, draft.rows):.0%} of what is trained on")

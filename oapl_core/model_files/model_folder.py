@@ -22,6 +22,8 @@ TOKENIZER_FILES = (
 """Everything that may decide how text becomes token ids."""
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # a tokenizer can be built from any one of them
 _WEIGHTS = (".safetensors", ".bin")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Names in a config.json; families differ."""
 _STRETCHED = ("linear", "dynamic")
 """Kinds of rotary scaling whose factor multiplies the positions; vLLM 0.32 takes those of others as they stand."""
 
@@ -82,7 +84,7 @@ def limits(model_dir: Path) -> tuple[float, float]:
     """
     config = model_config(model_dir)
     config = config.get("text_config", config)  # multimodal models keep the language model's values there
-    return config.get("max_position_embeddings") or float("inf"), config.get("vocab_size") or float("inf")
+    return positions_of(config.get), config.get("vocab_size") or float("inf")
 
 
 def check_model_folder(model_dir: Path) -> None:
@@ -189,6 +191,13 @@ def end_token_ids(model_dir: Path) -> list[int]:
         value = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
         ids.update([value] if isinstance(value, int) else value or [])
     return sorted(ids)
+
+
+def experts_of(value: Callable[[str], Any]) -> tuple[int, int] | None:
+    """Return the experts that a token is sent to and those of a layer, by a config.json; None where there are none."""
+    numbers = value("num_experts_per_tok"), next(filter(None, map(value, _EXPERTS)), None)
+    top_k, experts = (number if isinstance(number, int) else 0 for number in numbers)
+    return (top_k, experts) if top_k > 0 and experts > 0 else None
 
 
 def positions_of(value: Callable[[str], Any]) -> float:

@@ -4,7 +4,7 @@
     g = (1/N) sum_i A_i grad ln pi(y_i),     A_i = k ( c_i - mean c )
 
 The mean of c over the group, the unbiased estimate of J_k itself, is the baseline. The paper also has leave-one-out
-baselines. Coefficients come from the rewards alone. k = 1 is REINFORCE.
+baselines. Coefficients come from the rewards alone. k = 1 is REINFORCE. A group of fewer than k takes no part.
 
 This is the paper's on-policy estimate alone. For answers that b gave it is the gradient of J_k at pi = b. No ratio
 corrects it as pi leaves b. The paper's abstract has an off-policy estimate too, whose equations were not read.
@@ -12,11 +12,10 @@ corrects it as pi leaves b. The paper's abstract has an off-policy estimate too,
 
 from collections import defaultdict
 from math import comb
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import PositiveInt
 
-from oapl_core.errors import DataError
 from oapl_core.objectives.method import Method
 
 if TYPE_CHECKING:
@@ -44,21 +43,22 @@ class MaxAtK(Method):
 
     name: Literal["max_at_k"] = "max_at_k"
     k: PositiveInt = 4
-    """Answers of which the best counts; at most the group's valid rollouts."""
+    """Answers of which the best counts; a group of fewer valid rollouts is left out."""
+    trains_on: ClassVar[str] = "group of `objective.k` answers or more"
+
+    def kept(self, reward_S: "Tensor", group_S: "Tensor", seed: int) -> "Tensor":
+        """Keep the rows of groups that have a best of k, [S] of bool."""
+        _, label_S, size_G = group_S.unique(return_inverse=True, return_counts=True)
+        kept_S: Tensor = size_G[label_S] >= self.k
+        return kept_S
 
     def advantages(self, reward_S: "Tensor", group_S: "Tensor") -> "Tensor":
-        """Compute k (c_i - mean c).
-
-        Raises:
-            DataError: a group has fewer than k rollouts.
-        """
+        """Compute k (c_i - mean c) for groups that are kept."""
         members, advantage_S = defaultdict[int, list[int]](list), reward_S.double().clone()
         for row, group in enumerate(group_S.tolist()):
             members[group].append(row)
         rewards = advantage_S.tolist()
-        for group, rows in members.items():
-            if len(rows) < self.k:
-                raise DataError(f"group {group} has {len(rows)} rollouts: no best of {self.k}; lower `objective.k`")
+        for rows in members.values():
             best = best_with([rewards[row] for row in rows], self.k)
             mean = sum(best) / len(best)
             for row, value in zip(rows, best, strict=True):

@@ -13,9 +13,23 @@ from typing import TYPE_CHECKING, Literal
 from oapl_core.objectives.group_means import group_mean, group_size, group_sum
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
     from torch import Tensor
 
 ValueRule = Literal["log_mean_exp", "leave_one_out", "mean", "shifted_mean", "beta_shifted_mean"]
+_USED_BY = {"value_temperature": ("log_mean_exp", "leave_one_out", "tapered"), "value_shift": ("shifted_mean",)}
+"""Rules that use a setting of V."""
+
+
+def unused(objective: "BaseModel") -> list[str]:
+    """List the settings of V that an objective's rule does not use, and that differ from their defaults."""
+    fields, of_v = type(objective).model_fields, [name for name in _USED_BY if name in type(objective).model_fields]
+    return [
+        f"`{name}` changes nothing with `value` = {rule!r}"
+        for name in of_v
+        if (rule := getattr(objective, "value", "")) not in _USED_BY[name]
+        and getattr(objective, name) != fields[name].default
+    ]
 
 
 def values(rule: ValueRule, reward_S: "Tensor", group_S: "Tensor", temperature: float, shift: float) -> "Tensor":

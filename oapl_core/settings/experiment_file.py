@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from oapl_core import objectives
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.files import fsync
+from oapl_core.objectives.values import unused
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.operation.secrets import masked
 from oapl_core.settings.rounds import OwnTables, RoundConfig
@@ -35,7 +36,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         ConfigError: one line that names the file or override, the key and what is expected.
     """
-    return parse_experiment(with_shipped_files(read_toml(path, overrides)), str(path))
+    return refuse_unused(parse_experiment(with_shipped_files(read_toml(path, overrides)), str(path)), str(path))
 
 
 def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -58,6 +59,17 @@ def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
 def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
     """Validate ``values``; ``where`` names their origin in the one-line error."""
     return parse_as(Experiment, values, where)
+
+
+def refuse_unused(experiment: Experiment, where: str) -> Experiment:
+    """Return the settings of a new run, if none of them is without effect: arms of a sweep would be equal.
+
+    Raises:
+        ConfigError: the value of an objective does not use one; a run of before that has it opens all the same.
+    """
+    if found := [line for one in experiment.objectives for line in unused(one)]:
+        raise ConfigError(f"{where}: objective: {found[0]}; leave it out")
+    return experiment
 
 
 def check_format(record: Mapping[str, Any], where: object) -> None:

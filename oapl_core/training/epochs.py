@@ -6,7 +6,6 @@ line for each optimiser step. After the last epoch it writes the state from whic
 """
 
 import json
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from oapl_core.training.model.checkpoint import StoredModel
     from oapl_core.training.steps import Trainer
 
-_OF_RATIOS = ("log_ratio", "log_ratio_right", "log_ratio_wrong", "effective_sample_size")
+_OF_RATIOS = ("log_ratio", "effective_sample_size")
 
 
 def train_epochs(
@@ -43,7 +42,7 @@ def train_epochs(
         Interrupted: ``request`` was made; the state is saved.
     """
     engine, sequences = trainer.engine, trainer.sequences
-    saving = Saving(engine, job, request)
+    saving = Saving(engine, job, request, reached)
     if engine.rank == 0:
         within = f", and {reached.steps} steps" * bool(reached.rows)
         done = f"epochs done: {reached.epoch - 1} of {job.epochs}{within}"
@@ -140,15 +139,16 @@ def export_epoch(job: Job, trainer: "Trainer", stored: "StoredModel", reached: R
 
 
 def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dict[str, Any]:
-    """Summarise an epoch for the ledger: sums, and means weighted by sequences or tokens."""
+    """Summarise an epoch for the ledger: sums, and means weighted by sequences, right or wrong ones, or tokens."""
 
-    def mean(key: str, weight: str = "sequences") -> float:
-        rows = [(float(s[key]), int(s[weight])) for s in steps if s.get(key) is not None]
-        return sum(value * w for value, w in rows) / max(1, sum(w for _, w in rows))
+    def mean(key: str, weight: str = "sequences", share: Callable[["Metrics"], float] = lambda _: 1.0) -> float:
+        rows = [(float(s[key]), float(s[weight]) * share(s)) for s in steps if s.get(key) is not None]
+        return sum(value * w for value, w in rows) / (sum(w for _, w in rows) or 1.0)
 
     tokens, sequences, seconds = (sum(s[key] for s in steps) for key in ("tokens", "sequences", "seconds"))
     is_compared = steps[0]["log_ratio"] is not None
     of_sequences = ("loss", "grad_norm", *_OF_RATIOS * is_compared)
+    sides = {"log_ratio_right": lambda s: s["right_share"], "log_ratio_wrong": lambda s: 1 - s["right_share"]}
     masked = ("masked_tokens_share",) * (steps[0].get("masked_tokens_share") is not None)
     of_tokens = (*("token_log_ratio_abs", "kl") * is_compared, "entropy", *masked)
     return {
@@ -161,6 +161,7 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
         "response_tokens": sum(s["response_tokens"] for s in steps),
         "last_learning_rate": steps[-1]["learning_rate"],
         **{key: mean(key) for key in of_sequences},
+        **{k: mean(k, share=own) if any(map(own, steps)) else None for k, own in sides.items() if is_compared},
         **{key: mean(key, "response_tokens") for key in of_tokens},
         "clipped_share": sum(s["clipped"] for s in steps) / len(steps),
         "skipped_steps": sum(s.get("skipped", False) for s in steps),
@@ -169,5 +170,5 @@ def _details(steps: "Sequence[Metrics]", started_s: float, identity: str) -> dic
         "epoch_s": round(seconds, 3),
         "tokens_per_s": round(tokens / seconds, 1),
         "sequences_per_s": round(sequences / seconds, 1),
-        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_memory_mb": max(s["peak_memory_mb"] for s in steps),
     }

@@ -87,7 +87,7 @@ def check_rows(table: "pa.Table", path: Path, longest: float, vocabulary: float,
     sampled = table["sampled"].to_numpy()
     refuse(sampled < 0, "has a loss_mask that does not fit its tokens, or a log-prob where that is false")
     refuse(sampled == 0, "has no token that the model sampled")
-    refuse(prompt + response > longest, f"is longer than the model's {longest} positions")
+    refuse(prompt + response > longest, f"is longer than the model's {longest:.0f} positions")
     refuse(table["infinite"].to_numpy(), "has a log-prob that is not finite")
     refuse(~np.isfinite(table["reward"].to_numpy()), "has a reward that is not finite")
     for name in COLUMNS:

@@ -3,7 +3,7 @@
 Counts what the mathematics needs, not what was computed: padding and recomputed activations add nothing. One
 multiply-add is 2 FLOPs, a backward pass is twice its forward pass (once where the weights are frozen):
 
-    body       6 N per token                  N: weights but embeddings and output layer
+    body       6 N per token                  N: weights but embeddings and output layer, of experts those of top_k
     output     6 V D per response token       prompts are not scored
     attention  6 L A T^2 per sequence of T    L layers, A = heads x head size; causal, so half of the full square
 
@@ -20,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from oapl_core.model_files.model_folder import experts_of
 from oapl_core.training.metrics import Metrics
 
 _SIZE, _SECONDS, _CPU = 1024, 0.3, torch.device("cpu")
@@ -31,6 +32,7 @@ _DATA_SHEETS = {  # TFLOP/s: bfloat16 on tensor cores without sparsity, float32 
     "H100": (989.0, 67.0),
     "A100": (312.0, 19.5),
     "L40S": (362.0, 91.6),
+    "L40": (181.0, 90.5),
     "A10G": (70.0, 31.5),
     "L4": (121.0, 30.3),
     "RTX 4090": (165.2, 82.6),
@@ -53,11 +55,15 @@ class ModelFlops:
         config = model.config.get_text_config()
         embeddings, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         outside = {id(embeddings), id(output)}
-        body = [p for p in model.parameters() if id(p) not in outside]
+        body = [(name, p) for name, p in model.named_parameters() if id(p) not in outside]
+        top_k, experts = experts_of(lambda name: getattr(config, name, None)) or (1, 1)
         heads = config.num_attention_heads
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
         return cls(
-            token=sum((6.0 if p.requires_grad else 4.0) * _elements(p) for p in body),
+            token=sum(
+                (6.0 if p.requires_grad else 4.0) * _elements(p) * (top_k / experts if ".experts." in name else 1.0)
+                for name, p in body
+            ),
             response_token=(6.0 if output.requires_grad else 4.0) * _elements(output),
             squared_token=6.0 * config.num_hidden_layers * width,
         )

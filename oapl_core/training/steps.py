@@ -189,7 +189,8 @@ class Trainer:
     def _has_signal(self, batch: Sequence[int]) -> bool:
         """Return whether the step has a gradient beyond rounding; the same on every rank, and in a resumed round."""
         # ratios to an imported or replayed policy are no rounding, unless the trainer scored the rows anew
-        is_others = self.examples.own_S is not None and self.examples.rescored is None
+        own_S = None if self.examples.rescored else self.examples.own_S
+        is_others = own_S is not None and not bool(own_S[list(batch)].all())
         is_displaced = self.lag_steps + self.engine.updates > 0 or is_others
         return is_displaced or bool((self.advantage_S[list(batch)].abs() > _ROUNDED).any())
 

@@ -77,7 +77,8 @@ def _examples(job: Job) -> Examples:
         job.run.check_policy(job.start)
     run, recorded, groups = job.run, job.training.reference == "behavior", job.data
     entry = run.ledger.artifacts().get(run.name(groups))
-    unknown = entry.details.get("trust", {}).get("without_logprobs", 0) if entry else 0
+    trust = entry.details.get("trust", {}) if entry else {}
+    unknown = trust.get("kept_without_logprobs", trust.get("without_logprobs", 0))  # older ledgers count all rows
     if recorded and unknown and job.objective.needs_behavior:
         raise DataError(
             f"{groups}: {unknown} rollouts have no log-probs of the policy that sampled them, with "

@@ -4,12 +4,14 @@ Reads sizes of the start folder's weight files, its config.json and the disk's f
 """
 
 import json
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.errors import StageFailed
 from oapl_core.files import size_of
+from oapl_core.model_files.model_folder import tensors
 from oapl_core.settings.training import OPTIMISER_BYTES
 from oapl_core.training.job import Job
 
@@ -37,17 +39,24 @@ class RemainingWrites:
         return self.checkpoints * self.checkpoint_bytes + self.states * self.state_bytes
 
 
-def needed(model_dir: Path, checkpoints: int, beside: int = 0) -> RemainingWrites:
+def needed(model_dir: Path, checkpoints: int, beside: int = 0, rank: int | None = None) -> RemainingWrites:
     """Compute the room for ``checkpoints`` more exports of ``model_dir``'s size and the states between them.
 
     Args:
         model_dir: Hugging Face folder that the round starts from.
         checkpoints: epochs that are not exported yet.
         beside: bytes of a weight that a state has beside the optimiser's.
+        rank: of the adapters that are trained in the place of all weights.
     """
     weights = sum(file.stat().st_size for file in model_dir.iterdir() if file.suffix in _WEIGHTS)
     # counted from the files' sizes: the model is not loaded yet, and its config does not say
     parameters = weights // _stored_bytes(model_dir)
+    if rank is not None:
+        # as if every matrix had an adapter: a few have none, and a state has some bytes beside the weights
+        matrices = [shape for shape in tensors(model_dir).values() if len(shape) > 1]
+        parameters = (
+            min(parameters, sum(rank * (math.prod(shape[:-1]) + shape[-1]) for shape in matrices)) or parameters
+        )
     return RemainingWrites(checkpoints, size_of(model_dir), parameters * (OPTIMISER_BYTES + beside))
 
 
@@ -62,7 +71,8 @@ def check_room(job: Job, free_bytes: int | None = None) -> None:
         StageFailed: there is too little; says what is needed for what.
     """
     missing = sum(not job.is_done(epoch) for epoch in range(1, job.epochs + 1))
-    room = needed(job.start, missing, job.objective.bytes_beside[1])
+    adapter = job.training.adapter
+    room = needed(job.start, missing, job.objective.bytes_beside[1], adapter.rank if adapter else None)
     free = shutil.disk_usage(job.run.root).free if free_bytes is None else free_bytes
     # a round that is resumed has a state already, which its next one replaces
     there = size_of(job.states) if job.states.is_dir() else 0

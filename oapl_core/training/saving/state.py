@@ -113,13 +113,13 @@ def _put_aside(state: Path, why: str) -> None:
 class Saving:
     """Decision after each step and epoch: whether to save the state, and whether to stop the round."""
 
-    def __init__(self, engine: "TrainingEngine", job: "Job", request: StopRequest) -> None:
-        """Keep the request to stop of this rank; what any rank wishes, all do."""
+    def __init__(self, engine: "TrainingEngine", job: "Job", request: StopRequest, begun: Reached) -> None:
+        """Keep the request to stop of this rank; what any rank wishes, all do. ``begun``: where this call begins."""
         self._engine, self._job, self._request = engine, job, request
         training = job.training
         self._every_steps = training.save_steps
-        self._every_s = None if training.save_minutes is None else 60 * training.save_minutes
-        self._steps, self._last_s = 0, time.monotonic()
+        self._wanted_s = self._every_s = None if training.save_minutes is None else 60 * training.save_minutes
+        self._saved, self._last_s = (begun.epoch, begun.steps), time.monotonic()
 
     def after_step(self, reached: Reached) -> None:
         """Save a state, or stop, if it is time; every rank calls it between two steps.
@@ -127,8 +127,8 @@ class Saving:
         Raises:
             Interrupted: someone asked to stop; the state is saved.
         """
-        self._steps += 1
-        by_steps = self._every_steps is not None and self._steps >= self._every_steps
+        first = self._saved[1] if reached.epoch == self._saved[0] else 0
+        by_steps = self._every_steps is not None and reached.steps - first >= self._every_steps
         by_time = self._every_s is not None and time.monotonic() - self._last_s >= self._every_s
         due, stop = self._agreed(by_steps or by_time, self._request.asked)
         if due or stop:
@@ -158,7 +158,7 @@ class Saving:
     def _save(self, reached: Reached) -> None:
         start = time.monotonic()
         _save_state(self._engine, self._job, reached)
-        self._steps, self._last_s = 0, time.monotonic()
+        self._saved, self._last_s = (reached.epoch, reached.steps), time.monotonic()
         self._every_s = self._bounded(self._last_s - start)
 
     def _bounded(self, took_s: float) -> float | None:
@@ -167,12 +167,13 @@ class Saving:
         """
         # From this disk, as it is now: estimates of a shared one are off by what others write.
         least_s = took_s * (1 / MOST_SAVING - 1)
-        if self._every_s is None or self._every_s >= least_s:
-            return self._every_s
-        if self._engine.rank == 0:
+        if self._wanted_s is None or self._wanted_s >= least_s:
+            return self._wanted_s
+        # a disk that stalls once is asked again; the line is not repeated for a little more of the same
+        if self._engine.rank == 0 and least_s > 1.5 * (self._every_s or 0):
             say(
                 f"a state takes {took_s:.0f} s to save, so one is saved every {least_s / 60:.0f} minutes instead of "
-                f"every {self._every_s / 60:.0f}: at most {MOST_SAVING:.0%} of the time (training.save_minutes)"
+                f"every {self._wanted_s / 60:.0f}: at most {MOST_SAVING:.0%} of the time (training.save_minutes)"
             )
         return least_s
 

@@ -331,9 +331,12 @@ def test_vespo_leaves_alone_what_the_policy_left_or_made_too_likely() -> None:
     assert float(Vespo().weights(s_S, -torch.ones(6))[1]) == pytest.approx(math.exp(-9 + 2 - 2 * math.exp(-3)))
 
 
-def test_the_best_of_k_needs_k_answers() -> None:
-    with pytest.raises(DataError, match=r"group 4 has 2 rollouts: no best of 3; lower `objective.k`"):
-        MaxAtK(k=3).advantages(torch.tensor([0.0, 1.0]), torch.tensor([4, 4]))
+def test_a_group_without_k_answers_takes_no_part_in_the_best_of_k() -> None:
+    reward_S, group_S = torch.tensor([0.0, 1.0, 1.0, 0.0, 0.0]), torch.tensor([4, 4, 7, 7, 7])
+    kept_S = MaxAtK(k=3).kept(reward_S, group_S, 0)
+    assert kept_S.tolist() == [False, False, True, True, True]
+    assert MaxAtK(k=3).advantages(reward_S[kept_S], group_S[kept_S]).tolist() == [0.0, 0.0, 0.0]
+    assert MaxAtK(k=2).kept(reward_S, group_S, 0).all()
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.randoms(use_true_random=False))

@@ -1,5 +1,6 @@
 """The experiment file: bad input gets one line that names the file and the key."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from pydantic import BaseModel
 from oapl_core.errors import ConfigError
 from oapl_core.objectives import Oapl
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import load_experiment
+from oapl_core.settings.experiment_file import load_experiment, parse_experiment, read_toml
 
 MINIMAL = """
 name = "small"
@@ -33,6 +34,25 @@ def test_a_file_holds_only_differences_and_defaults_are_the_papers(minimal: Path
     assert experiment.objective == Oapl(value_temperature=1.0, regression_temperature=1e-3)
     assert experiment.sampling.group_size == 8
     assert [r.epochs for r in experiment.rounds] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["objective.value_shift=0.3"], "`value_shift` changes nothing with `value` = 'log_mean_exp'; leave it out"),
+        (["objective.value=mean", "objective.value_temperature=0.1"], "`value_temperature` changes nothing with"),
+        (["objective.name=topr", "objective.value_temperature=0.1"], "`value_temperature` changes nothing with"),
+        (["rounds=[{}, {objective = {value_shift = 0.3}}]"], "`value_shift` changes nothing"),
+    ],
+)
+def test_a_setting_without_effect_is_refused_in_a_new_run_and_read_in_an_old_one(
+    minimal: Path, overrides: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_experiment(minimal, overrides)
+    assert parse_experiment(read_toml(minimal, overrides), "run.json")
+    assert load_experiment(minimal, ["objective.value=shifted_mean", "objective.value_shift=0.3"])
+    assert load_experiment(minimal, ["objective.value=leave_one_out", "objective.value_temperature=0.3"])
 
 
 def test_an_override_wins_over_the_file_and_keeps_its_type(minimal: Path) -> None:

@@ -192,3 +192,12 @@ def test_a_source_of_ones_own_is_asked_by_plan_and_training(monkeypatch: pytest.
         match="or {imported = FILE} or {with_demonstrations = FILE} or {with_prefixes = FILE} or {listed = FILE}",
     ):
         experiment({"rows": {"nothing": "a"}})
+
+
+@pytest.mark.parametrize("nothing", [None, [], False])
+def test_a_round_leaves_out_an_option_of_the_experiments_objective(nothing: object) -> None:
+    of_all = {"name": "topr", "largest_ratio": 2.0, "masks": [{"of": "sum", "low": 0.5}]}
+    found = experiment({"objective": {"masks": nothing}}, {}, objective=of_all)
+    first, second = found.objectives
+    assert first.model_dump() == {"name": "topr", "largest_ratio": 2.0}
+    assert second.model_dump()["masks"]

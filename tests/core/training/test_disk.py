@@ -65,6 +65,22 @@ def test_the_estimate_is_what_a_state_holds(tmp_path: Path, large_model: Path, s
     assert room.checkpoint_bytes == pytest.approx(weights, rel=0.1)
 
 
+def test_a_state_of_adapters_is_counted_as_theirs(tmp_path: Path, large_model: Path) -> None:
+    from oapl_core.training.model.adapters import add_adapter
+    from oapl_core.training.model.checkpoint import load_model
+
+    job = job_of(tmp_path, large_model, adapter={"rank": 4})
+    model = load_model(large_model).model
+    add_adapter(model, job.training.adapter, 0)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    room, whole = needed(large_model, 3, rank=4), needed(large_model, 3)
+    assert room.checkpoint_bytes == whole.checkpoint_bytes, "exported with the weights that they are added to"
+    assert trained * 12 <= room.state_bytes < 1.5 * trained * 12 < 0.3 * whole.state_bytes
+    check_room(job, room.total_bytes)
+    with pytest.raises(StageFailed):
+        check_room(job, room.total_bytes - 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_real_state_is_not_larger_than_its_estimate(tmp_path: Path, large_model: Path, dtype: str) -> None:

@@ -1,12 +1,14 @@
 """Reading groups: rows come back as stored; what does not belong is refused before anything heavy starts."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oapl_core.errors import DataError
-from oapl_core.model_files.model_folder import policy_hash
+from oapl_core.model_files.model_folder import limits, policy_hash
 from oapl_core.training.examples import Examples, read_examples
 from oapl_core.training.train import train
 from tests.core.training.made_round import made_groups, make_run, write_groups
@@ -108,3 +110,16 @@ def test_a_missing_groups_file_is_refused(tmp_path: Path, model_dir: Path) -> No
 def test_a_round_that_the_experiment_lacks_is_refused(tmp_path: Path, model_dir: Path) -> None:
     with pytest.raises(DataError, match=r"rounds 0\.\.0"):
         train(make_run(tmp_path, model_dir), 3)
+
+
+@pytest.mark.parametrize("scaling", [{"rope_type": "linear", "factor": 4.0}, {"type": "dynamic", "factor": 4.0}])
+def test_a_stretched_model_reads_as_far_as_its_scaling_says(
+    tmp_path: Path, model_dir: Path, scaling: dict[str, Any]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_dir, folder)
+    config = json.loads((folder / "config.json").read_text())
+    length = config["max_position_embeddings"]
+    assert limits(folder)[0] == length
+    (folder / "config.json").write_text(json.dumps(config | {"rope_scaling": scaling, "rope_parameters": None}))
+    assert limits(folder)[0] == 4 * length

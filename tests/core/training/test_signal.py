@@ -1,9 +1,11 @@
 """Steps whose advantages are all 0: rounding moves nothing, OAPL's pull back to a policy that was left stays."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -147,3 +149,14 @@ def _late_signal(folder: Path, model: Path, rows: list[Row]) -> tuple[int, list[
     last = max(comes, key=lambda group: comes[group])
     made = [row | {"reward": float(row["group"] != last or i % 2)} for i, row in enumerate(rows)]
     return comes[last], made
+
+
+def test_a_step_of_own_rows_alone_is_no_signal_in_a_round_that_replays_others(
+    tmp_path: Path, sharp_model: Path, rows: list[Row]
+) -> None:
+    trainer, _ = plain_trainer(tmp_path / "one", sharp_model, rows)
+    own_S = np.ones(len(rows), dtype=bool)
+    own_S[SPREAD] = False
+    replaying = replace(trainer, examples=replace(trainer.examples, own_S=own_S))
+    assert not replaying._has_signal(LEVEL)
+    assert replaying._has_signal([*LEVEL, *SPREAD[:1]])

@@ -6,7 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from oapl_core.routes import Routing
+from oapl_core.training.model.checkpoint import load_model
 from oapl_core.training.speed import ModelFlops, Speedometer, known_tflops, matmul_tflops, peak_tflops
+from tests.family_models import write_family
 from tests.tiny_model import write_tiny_model
 
 CPU = torch.device("cpu")
@@ -35,6 +38,18 @@ def test_frozen_weights_need_no_gradient_of_their_own(tmp_path: Path) -> None:
     assert frozen.response_token / trained.response_token == pytest.approx(4 / 6)
 
 
+def test_a_token_goes_through_the_experts_that_it_is_sent_to_alone(tmp_path: Path) -> None:
+    model = load_model(write_family(tmp_path, "qwen3-moe")).model
+    routing = Routing.of(lambda name: getattr(model.config, name, None))
+    assert routing
+    assert (routing.top_k, routing.experts) == (2, 8)
+    of_experts = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    ends = {id(model.get_input_embeddings().weight), id(model.get_output_embeddings().weight)}
+    body = sum(p.numel() for p in model.parameters() if id(p) not in ends)
+    assert 0 < of_experts < body
+    assert ModelFlops.of(model).token == 6 * (body - of_experts * 3 / 4)
+
+
 @pytest.mark.parametrize(
     ("name", "peaks"),
     [
@@ -42,6 +57,7 @@ def test_frozen_weights_need_no_gradient_of_their_own(tmp_path: Path) -> None:
         ("NVIDIA H100 PCIe", [756.0, 51.0]),
         ("NVIDIA A100-SXM4-80GB", [312.0, 19.5]),
         ("NVIDIA L40S", [362.0, 91.6]),
+        ("NVIDIA L40", [181.0, 90.5]),
         ("NVIDIA L4", [121.0, 30.3]),
         ("A card of tomorrow", [None, None]),
     ],

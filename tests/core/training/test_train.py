@@ -14,6 +14,7 @@ from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.warnings import batch_too_large
 from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.tables import MISMATCHES, read_table
+from oapl_core.training import epochs
 from oapl_core.training.examples import read_examples
 from oapl_core.training.layouts.batching import epoch_order, global_batches
 from oapl_core.training.model.logprobs import Policy
@@ -137,6 +138,20 @@ def test_the_ledger_tells_what_an_epoch_did(trained: Run) -> None:
     assert first["loss"] == pytest.approx(sum(s["loss"] * s["sequences"] for s in steps_of(trained, 1)) / 241)
     last = entries["round_00/4_checkpoint/oapl/epoch_03"].details
     assert last["log_ratio_right"] > last["log_ratio_wrong"]
+    steps = [s for s in steps_of(trained, 3) if s["log_ratio_right"] is not None]
+    right = [s["right_share"] * s["sequences"] for s in steps]
+    expected = sum(s["log_ratio_right"] * many for s, many in zip(steps, right, strict=True)) / sum(right)
+    assert last["log_ratio_right"] == pytest.approx(expected)
+    assert last["peak_memory_mb"] == max(s["peak_memory_mb"] for s in steps_of(trained, 3))
+
+
+def test_a_side_that_an_epoch_has_not_is_unknown_and_others_count_by_their_answers(trained: Run) -> None:
+    few, all_right = (step | {"sequences": 8} for step in steps_of(trained, 1)[:2])
+    few |= {"right_share": 1 / 8, "log_ratio_right": -8.0, "log_ratio_wrong": 1.0}
+    all_right |= {"right_share": 1.0, "log_ratio_right": 0.0, "log_ratio_wrong": None}
+    details = epochs._details([few, all_right], 0.0, "abc")
+    assert (details["log_ratio_right"], details["log_ratio_wrong"]) == (pytest.approx(-8 / 9), 1.0)
+    assert epochs._details([all_right], 0.0, "abc")["log_ratio_wrong"] is None
 
 
 def test_steps_are_counted_over_the_round(trained: Run) -> None:

@@ -141,7 +141,8 @@ def test_what_the_authors_do_not_say_is_unknown_and_not_trained_on(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path, model)
-    import_rollouts(run, 0, write_jsonl(tmp_path / "them.jsonl", foreign("2 + 2?", [1.0, 0.0, 0.0])))
+    rows = [*foreign("2 + 2?", [1.0, 0.0, 0.0]), *foreign("never right?", [0.0, 0.0])]
+    import_rollouts(run, 0, write_jsonl(tmp_path / "them.jsonl", rows))
     tokenizer = AutoTokenizer.from_pretrained(model)
     for row in read_parts(run, "rollouts"):
         assert row["response_ids"] == tokenizer(row["text"], add_special_tokens=False)["input_ids"]
@@ -149,10 +150,11 @@ def test_what_the_authors_do_not_say_is_unknown_and_not_trained_on(
         assert (row["logprobs"], row["logprobs_mode"], row["finish_reason"]) == (None, "unknown", "unknown")
         assert (row["policy_hash"], row["seed"], row["sampled_at"]) == ("unknown", None, None)
     said = capsys.readouterr().out
-    assert "imported 3 of 3 rows as 1 groups; left out: none" in said
-    assert "3 rollouts have no log-probs of the policy that sampled them" in said
+    assert "imported 5 of 5 rows as 2 groups; left out: none" in said
+    assert "5 rollouts have no log-probs of the policy that sampled them" in said
     build(run, 0)
-    assert run.ledger.artifacts()["round_00/3_groups.parquet"].details["trust"]["without_logprobs"] == 3
+    trust = run.ledger.artifacts()["round_00/3_groups.parquet"].details["trust"]
+    assert (trust["without_logprobs"], trust["kept_without_logprobs"]) == (5, 3)
     with pytest.raises(DataError, match="3 rollouts have no log-probs"):
         train(run, 0)
 
