@@ -98,10 +98,11 @@ def _descendants(root: int) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                fields = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
+                # a process's name may end within a character, and another user's process may be hidden
+                fields = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
+            except OSError:
                 continue
-            if fields[0] != "Z":
+            if fields[0] != b"Z":
                 children.setdefault(int(fields[1]), []).append(int(entry))
     processes, stack = list[int](), [root]
     while stack:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from oapl_core.devices import visible_gpus
@@ -233,11 +233,9 @@ def following(log: Path, offset: int, on_progress: Callable[[str], None]) -> Cal
     state = {"offset": offset}
 
     def poll() -> None:
-        with log.open("rb") as file:
-            file.seek(state["offset"])
-            chunk = file.read()
+        start, chunk = _since(log, state["offset"])
         complete = chunk[: chunk.rfind(b"\n") + 1]
-        state["offset"] += len(complete)
+        state["offset"] = start + len(complete)
         for line in complete.decode(errors="replace").splitlines():
             if line.startswith(PREFIX):
                 on_progress(line.removeprefix(PREFIX))
@@ -245,16 +243,24 @@ def following(log: Path, offset: int, on_progress: Callable[[str], None]) -> Cal
     return poll
 
 
+def _since(log: Path, offset: int) -> tuple[int, bytes]:
+    """Return what the log has from ``offset``, and where that begins: at 0 if a person emptied or deleted the log."""
+    with suppress(FileNotFoundError), log.open("rb") as file:
+        start = file.seek(offset if offset <= file.seek(0, os.SEEK_END) else 0)
+        return start, file.read()
+    return 0, b""
+
+
 def _failure(label: str, code: int, log: Path, offset: int, advice: str) -> OaplError:
-    with log.open("rb") as file:
-        file.seek(offset)
-        lines = file.read().decode(errors="replace").splitlines()
+    lines = _since(log, offset)[1].decode(errors="replace").splitlines()
     for line in reversed(lines):
         if line.startswith(ERROR_PREFIX):
             return _BY_EXIT_CODE.get(code, StageFailed)(line.removeprefix(ERROR_PREFIX))
-    if shutil.disk_usage(log.parent).free < _FULL_DISK_BYTES:  # then the stage could not even write why it failed
+    # then the stage could not even write why it failed
+    if log.parent.exists() and shutil.disk_usage(log.parent).free < _FULL_DISK_BYTES:
         return disk_full(log.parent.parent)
     how = f"was killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
     how = "ran past its time limit and was ended" if code == _TIMED_OUT else how
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+    nothing = "it printed nothing" if log.exists() else "its log is gone"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), nothing)
     return StageFailed(f"{label} {how}; last line: {last[:300]!r}; see {log}{advice}")

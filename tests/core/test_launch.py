@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oapl_core import launch
+from oapl_core import guard, launch
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, StageFailed
 from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.integrity import damage
@@ -64,6 +64,10 @@ def alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def stat_of(process: int) -> bytes:
+    return Path(f"/proc/{process}/stat").read_bytes()
 
 
 def wait_until(condition: object, seconds: float = 20.0) -> bool:
@@ -193,6 +197,48 @@ def test_nothing_outlives_a_killed_orchestrator(run: Run, tmp_path: Path) -> Non
     os.kill(orchestrator.pid, signal.SIGKILL)
     orchestrator.wait()
     assert wait_until(lambda: not any(alive(int(p)) for p in pids.read_text().split()))
+
+
+def test_processes_of_any_name_and_hidden_ones_disturb_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = 'import ctypes, time; ctypes.CDLL(None).prctl(15, b"caf\\xc3"); print(flush=True); time.sleep(20)'
+    with subprocess.Popen([sys.executable, "-c", named], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline() and b"\xc3)" in stat_of(child.pid)
+        assert child.pid in guard._descendants(os.getpid())
+        read = Path.read_bytes
+
+        def hidden(path: Path) -> bytes:
+            if path == Path("/proc/1/stat"):
+                raise PermissionError(errno.EACCES, "hidepid")
+            return read(path)
+
+        monkeypatch.setattr(Path, "read_bytes", hidden)
+        assert child.pid in guard._descendants(os.getpid())
+        os.kill(child.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("end", ["itself", "failure", "cancelled"])
+@pytest.mark.parametrize("lost", ["file", "contents", "folder"])
+def test_a_log_that_a_person_deletes_or_empties_ends_nothing(run: Run, tmp_path: Path, end: str, lost: str) -> None:
+    code = (
+        "import time; print('progress | a' + 99 * 'x', flush=True); time.sleep(0.6); print('progress | b', flush=True)"
+    )
+    stage(tmp_path, code + {"itself": "", "failure": "; exit(9)", "cancelled": "; time.sleep(600)"}[end])
+    told, step = list[str](), round_steps(0)[0]
+    process, log = launch.Here().start(run, step, told.append), run.log(step.label)
+    try:
+        assert wait_until(lambda: process.wait(0.1) or told)
+        log.write_bytes(b"") if lost == "contents" else log.unlink()
+        log.parent.rmdir() if lost == "folder" else None
+        last = "progress . b" if lost == "contents" else "its log is gone"
+        if end == "failure":
+            with pytest.raises(StageFailed, match=f"exited with code 9; last line: '{last}'"):
+                process.wait()
+        else:
+            assert process.wait(1.0) is (end == "itself")
+    finally:
+        process.cancel()
+    assert told[1:] == ["b"] * (lost == "contents")
+    assert run.ledger.stages()[-1].exit_code == {"itself": 0, "failure": 9, "cancelled": 130}[end]
 
 
 def test_a_full_disk_is_named_although_the_log_is_on_it(
