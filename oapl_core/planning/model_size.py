@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from oapl_core.model_files.model_folder import positions_of
+from oapl_core.model_files.model_folder import experts_of, positions_of
 from oapl_core.token_columns import TokenColumn, columns_by
 
 
@@ -28,11 +28,18 @@ class ModelSize:
     """Numbers of a token that an engine keeps for the tokens after it; None: keys and values in every layer."""
     columns: tuple[TokenColumn, ...] = ()
     """Optional columns of tokens that it has, as far as something says so."""
+    idle: float = 0.0
+    """Weights of experts that a token is not sent to, if every layer has them: a few dense ones count as such too."""
 
     @property
     def kept_numbers(self) -> int:
         """Count of a token's kept numbers: ``kept``, or keys and values in every layer."""
         return 2 * self.layers * self.key_width if self.kept is None else self.kept
+
+    @property
+    def active(self) -> float:
+        """Count of the weights that a token is multiplied with; at least those of one part in a hundred."""
+        return max(self.parameters - self.idle, 0.01 * self.parameters)
 
     def column_bytes(self, names: Collection[str]) -> int:
         """Count the bytes that are stored of a token for the columns of these names."""
@@ -63,7 +70,16 @@ class ModelSize:
             positions_of(value),
             _kept(value, layers),
             tuple(columns_by(value)),
+            idle_weights(value, layers, hidden),
         )
+
+
+def idle_weights(value: Callable[[str], Any], layers: int, hidden: int) -> float:
+    """Count the weights of a model's experts that a token is not sent to, by the values of its config.json."""
+    top_k, experts = experts_of(value) or (1, 1)
+    return (
+        3.0 * layers * hidden * (value("moe_intermediate_size") or value("intermediate_size") or 0) * (experts - top_k)
+    )
 
 
 def _kept(value: Callable[[str], Any], layers: int) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from oapl_core import plugins
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_files.hub_names import HUB, HubModel, hub_model, pinned, unpinned
-from oapl_core.model_files.model_folder import load_tokenizer, model_config, parameters
+from oapl_core.model_files.model_folder import experts_of, load_tokenizer, model_config, parameters
 from oapl_core.model_files.model_hub import commit_of, config_file
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.problems.problem_set import ProblemRows, read_problem_set
@@ -161,7 +161,7 @@ def _size_on_hub(model: HubModel) -> ModelSize:
     config = config.get("text_config", config)
     # within a few per cent of the weights: norms and biases are left out
     shape = ModelSize.shaped(1, config.get)
-    experts = config.get("num_experts") or config.get("n_routed_experts") or 1
+    _, experts = experts_of(config.get) or (1, 1)
     inner = (config.get("moe_intermediate_size") or shape.feed_forward) if experts > 1 else shape.feed_forward
     layer = 2 * shape.hidden * (shape.query_width + shape.key_width) + 3 * shape.hidden * inner * experts
     ends = shape.vocabulary * shape.hidden * (1 if config.get("tie_word_embeddings") else 2)

@@ -253,13 +253,14 @@ def _sent(answer: httpx.Response) -> dict[str, Any] | None:
     """Return what the server sent, if it has the protocol's form."""
     try:
         found: dict[str, Any] = answer.json()
-        return found if isinstance(found["choices"][0]["message"]["content"], str) else None
+        # null is a reply too, of a thought that was cut or a refusal: it is recorded, and unusable
+        return found if isinstance(found["choices"][0]["message"]["content"], str | None) else None
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
 def _text_of(sent: Mapping[str, Any]) -> str:
-    return storable_text(sent["choices"][0]["message"]["content"])
+    return storable_text(sent["choices"][0]["message"]["content"] or "")
 
 
 def _count_of(sent: Mapping[str, Any], name: str) -> int:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oapl_core.objectives.options.slow_fast import SlowFast
+from oapl_core.planning.memory import trained_weights
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.recomputation import recomputed_share
 from oapl_core.planning.room import (
@@ -144,7 +145,8 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
         "evaluation": evaluation.tokens * (ANSWER_BYTES_PER_TOKEN + EVALUATION_BYTES_PER_TOKEN),
     }
     states = 3 if any(experiment.continues_optimizer(number) for number in range(len(rounds))) else 2
-    bytes_of_states = states * model.parameters * (OPTIMISER_BYTES + bytes_beside(experiment.objectives)[1])
+    of_state = trained_weights(experiment.training, model)
+    bytes_of_states = states * of_state * (OPTIMISER_BYTES + bytes_beside(experiment.objectives)[1])
     sampled_h = sum(one.sampling_h for one in rounds) / _engine_gpus(experiment, SAMPLING.verb)
     measured_h = evaluation.sampling_h / _engine_gpus(experiment, EVALUATION.verb)
     trained_h = sum(one.training_h for one in rounds)
@@ -154,7 +156,7 @@ def estimate(experiment: Experiment, model: ModelSize, problems: ProblemCounts) 
 
 def with_every_speed(experiment: Experiment, model: ModelSize) -> Experiment:
     """Fill the speeds that ``[estimate]`` leaves out, for a model of this size."""
-    return experiment.model_copy(update={"estimate": with_speeds(experiment.estimate, model.parameters)[0]})
+    return experiment.model_copy(update={"estimate": with_speeds(experiment.estimate, model.active)[0]})
 
 
 def every_round(experiment: Experiment) -> list[Experiment]:
@@ -208,7 +210,9 @@ def _training_s(experiment: Experiment, model: ModelSize) -> float:
     answer_tokens = _answer_tokens(experiment, longest)
     prompt = prompt_tokens(experiment)
     squared = prompt**2 + 2 * prompt * answer_tokens + mean_square(experiment, answer_tokens, longest)
-    flops = 6 * model.parameters * (prompt + answer_tokens) + 6 * model.layers * model.query_width * squared
+    # a frozen weight needs no gradient of its own; adapters beside it are small
+    passes = 6 if experiment.training.adapter is None else 4
+    flops = passes * model.active * (prompt + answer_tokens) + 6 * model.layers * model.query_width * squared
     assumed, training = experiment.estimate, experiment.training
     ranks = assumed.gpus if training.has_nodes else training.processes
     choice = planned_training(experiment, model, ranks, assumed.gpu_gb * 1e9, [experiment.objective]).recompute

@@ -14,7 +14,7 @@ from math import inf
 from oapl_core.devices import CORES_PER_GPU, Gpu, visible_gpus
 from oapl_core.errors import ConfigError
 from oapl_core.files import readable_size
-from oapl_core.planning.memory import MemoryEstimate, rank_memory
+from oapl_core.planning.memory import MemoryEstimate, rank_memory, trained_weights
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import Step, finished, wanted
 from oapl_core.planning.stages import EVALUATION, SAMPLING, TRAINING
@@ -320,7 +320,8 @@ def _disk(run: Run, model: ModelSize | None) -> Iterator[Obstacle]:
     if model is None:
         return
     width = 2 if run.config.training.dtype == "bfloat16" else 4
-    needed = model.parameters * (width + 2 * (OPTIMISER_BYTES + bytes_beside(run.config.objectives)[1]))
+    state = trained_weights(run.config.training, model) * (OPTIMISER_BYTES + bytes_beside(run.config.objectives)[1])
+    needed = model.parameters * width + 2 * state
     folder = next(path for path in (run.root, *run.root.absolute().parents) if path.exists())
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -239,7 +239,7 @@ def _warned(experiment: Experiment, made: Estimate, problems: ProblemCounts) -> 
 
 def _assumed(experiment: Experiment, model: ModelSize) -> str:
     most = experiment.sampling.max_tokens
-    assumed, sources = with_speeds(experiment.estimate, model.parameters)
+    assumed, sources = with_speeds(experiment.estimate, model.active)
     values = ", ".join(
         f"{key} {getattr(assumed, key):g}" + (f" ({sources[key]})" if key in sources else "") for key in _ASSUMED
     )

@@ -5,6 +5,7 @@ part never changes, so each is read once; a look costs the same for a run of a m
 """
 
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -237,11 +238,15 @@ def _last_said(log: Path) -> str:
     return next(reversed(_tail(log)), "")
 
 
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+"""A loss, which policy gradients have below 0; not what a line of an ended process was cut to."""
+
+
 def _noted_losses(log: Path) -> list[float]:
     """Read the numbers after ``loss`` in the progress lines of an epoch that is not finished."""
     lines = _tail(log) if log.exists() else []
     words = (line.rpartition(" loss ")[2] for line in lines if " loss " in line)
-    return [float(word) for word in words if word.replace(".", "", 1).isdigit()]
+    return [float(word) for word in words if _NUMBER.fullmatch(word)]
 
 
 def _stretches(values: Sequence[float]) -> list[float]:

@@ -132,6 +132,19 @@ def test_what_may_pass_is_tried_again_and_what_does_not_is_an_error_of_its_row(t
     assert cost["failed"] == 2
 
 
+def test_a_reply_without_content_is_a_reply_that_cannot_be_used(tmp_path: Path) -> None:
+    """A server's parser of thinking sends null where the thought filled the tokens: asking the same again gives it."""
+    cut = b'{"choices": [{"message": {"role": "assistant", "content": null}, "finish_reason": "length"}]}'
+    with serving(lambda request, before: cut if said(request) == "mute" else by_word(request, before)) as server:
+        config = judge(tmp_path, server.url, retries=4)
+        found, _ = rewarded(config, ["mute", "5"])
+        counts = {said(json.loads(body)): count for body, count in server.seen.items()}
+        assert counts["mute"] <= 2, "once, and once more with another seed"
+        rewarded(config, ["mute", "5"])
+        assert {said(json.loads(body)): count for body, count in server.seen.items()}["mute"] == counts["mute"], "kept"
+    assert [v.reward for v in found] == [None, 0.5]
+
+
 @pytest.mark.parametrize(
     ("reply", "says"),
     [

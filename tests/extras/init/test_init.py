@@ -14,6 +14,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.planning.model_size import ModelSize
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
+from oapl_extras.init import looking
 from oapl_extras.init.init_command import init
 from oapl_extras.init.looking import DataFacts, ModelFacts
 from oapl_extras.init.writing import FirstExperiment, default_name, text
@@ -170,3 +171,15 @@ def test_check_samples_three_prompts_and_shows_their_rewards(model: Path, tmp_pa
     assert said.count("\n[answer] ") == said.count("\n[reward] ") == 6, "two answers to each of three"
     assert said.count("\n--- ") == 3 and "gold '" in said
     assert (tmp_path / "sums.toml").is_file() and not (tmp_path / "data/runs").exists(), "its run is not kept"
+
+
+def test_the_size_of_a_mixture_of_experts_counts_every_expert_whatever_its_config_calls_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32}
+    shape |= {"intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    monkeypatch.setattr(looking, "config_file", lambda _model: tmp_path / "config.json")
+    size = looking._size_on_hub("mistralai/Mixtral-8x7B")  # type: ignore[arg-type]
+    assert size.parameters == pytest.approx(46.7e9, rel=0.01)
+    assert size.active == pytest.approx(12.9e9, rel=0.02), "by its card"

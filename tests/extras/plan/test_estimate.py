@@ -1,5 +1,6 @@
 """`oapl plan`: counts by hand, the paper's own numbers, and what each setting changes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,28 @@ def test_training_is_six_flops_per_weight_and_token_and_the_attention() -> None:
     found = estimate(config, ModelSize(1e9, 10, 512, 128, 512, 1536, 1000), ProblemCounts(800, 0, 1)).rounds[0]
     flops = 6400 * (6 * 1e9 * 100 + 6 * 10 * 512 * 100**2 * (1 + 0.5**2))
     assert found.training_h == pytest.approx(flops / 1e12 / 3600)
+
+
+def test_experts_cost_what_a_token_is_sent_to_and_adapters_what_they_train() -> None:
+    shape = {"hidden_size": 2880, "num_attention_heads": 64, "num_hidden_layers": 24, "intermediate_size": 2880}
+    sparse = ModelSize.shaped(20.9e9, {**shape, "num_local_experts": 32, "num_experts_per_tok": 4}.get)
+    assert sparse.active == 20.9e9 - 3 * 24 * 2880 * 2880 * 28, "gpt-oss-20b: 3.6 billion by its card"
+    assert ModelSize.shaped(20.9e9, shape.get).active == 20.9e9
+    given = (
+        "estimate.prompt_tokens=1e-9",
+        "estimate.answer_tokens=1",
+        "training.peak_tflops=1",
+        'training.recompute="none"',
+    )
+    counts = ProblemCounts(800, 0, 1)
+    whole, adapters = (
+        estimate(deepcoder(*given, *more), FOURTEEN, counts) for more in ((), ("training.adapter={rank = 16}",))
+    )
+    assert adapters.rounds[0].training_h / whole.rounds[0].training_h == pytest.approx(4 / 6, rel=0.01)
+    assert adapters.states < 0.02 * whole.states and adapters.disk == whole.disk
+    sizes = replace(FOURTEEN, idle=13e9), replace(FOURTEEN, parameters=1.77e9)
+    of_experts, of_weights = (estimate(deepcoder(*given), size, counts).rounds[0].training_h for size in sizes)
+    assert of_experts == pytest.approx(of_weights, rel=0.01)
 
 
 def test_a_step_of_several_updates_is_planned_as_so_many() -> None:

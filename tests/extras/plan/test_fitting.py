@@ -17,9 +17,9 @@ from oapl_core.planning.model_size import ModelSize
 from oapl_core.planning.plan import round_steps, steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import load_experiment
-from oapl_core.settings.training import GPU_TILE
+from oapl_core.settings.training import GPU_TILE, AdapterConfig
 from oapl_extras.plan.engine_memory import engine_memory
-from oapl_extras.plan.fitting import Fit, Machine, Obstacle, largest, look_ahead
+from oapl_extras.plan.fitting import Fit, Machine, Obstacle, _disk, largest, look_ahead
 from oapl_extras.plan.known_size import known_size
 from tests.sampling_run import made_up_model, make_run
 
@@ -243,6 +243,16 @@ def test_a_new_run_wants_room_for_a_checkpoint_and_two_states(
         return
     with pytest.raises(ConfigError, match=r"a checkpoint and two states .* runs_dir"):
         look_ahead(run, print)
+
+
+def test_adapters_need_room_for_their_own_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = a_run(tmp_path, 512).config
+    whole = Run(tmp_path / "whole", config)
+    training = config.training.model_copy(update={"adapter": AdapterConfig(rank=16)})
+    adapted = Run(tmp_path / "adapted", config.model_copy(update={"training": training}))
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=200 * 10**9))
+    assert [one.refuses for one in _disk(whole, FOURTEEN)] == [True]
+    assert not list(_disk(adapted, FOURTEEN)), "a checkpoint of 30 GB, and states of less than 1"
 
 
 def test_a_run_that_stops_before_training_needs_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

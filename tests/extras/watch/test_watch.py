@@ -26,7 +26,8 @@ def run(tmp_path: Path) -> Run:
     log = run.log("training.train round 0")
     log.parent.mkdir(exist_ok=True)
     lines = [
-        f"training round 0 | {done}/400 sequences | 20/s | 10 s left | epoch 1 loss 0.{done}" for done in (100, 300)
+        f"training round 0 | {done}/400 sequences | 20/s | 10 s left | epoch 1 loss {loss}"
+        for done, loss in ((100, "0.100"), (200, "-0.0123"), (300, "0.300"), (300, "0.3 | 1"), (300, "nan"))
     ]
     log.write_text("noise of a library\n" + "".join(f"{PREFIX}{line}\n" for line in lines))
     return run
@@ -39,7 +40,7 @@ def test_a_run_that_is_held_works_on_the_step_that_speaks(run: Run) -> None:
     step = next(step for step in look.steps if step.title == TRAINING)
     assert (step.state, step.percent) == (WORKING, 75.0)
     assert "300/400 sequences" in step.line
-    assert look.losses == [0.100, 0.300]
+    assert look.losses == [0.100, -0.0123, 0.300], "policy gradients have losses below 0"
     assert all(step.state == DONE for step in look.steps[: look.steps.index(step)])
     assert look.steps[-1].state == TO_DO and not look.is_over
 
