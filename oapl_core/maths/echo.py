@@ -38,7 +38,7 @@ _SIGN_OF = {"sum": "+", "product": "*", "difference": "-", "quotient": "/"}
 _SIDES = re.compile(
     r"\\(?:leq|geq|neq|approx|equiv|in|implies|quad|begin\{\w+\*?\}|end\{\w+\*?\})(?![a-zA-Z])|[=<>&]|\\\\"
 )
-_SIGNS = frozenset({"Add", "Mul", "Tuple", "FiniteSet", "Equality", "Interval"})
+_SIGNS = frozenset({"Add", "Mul", "Tuple", "FiniteSet", "Or", "Equality", "Interval"})
 _UNCOUNTED = re.compile(r"\\(?:frac|cdot|times|div|pm|text|begin|end|leq|geq|neq|in|cup|cap)(?![a-zA-Z])")
 _COUNTED = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z^!]")
 _COMPUTED = re.compile(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oapl_core.maths import relations
-from oapl_core.maths.evaluation import clean, evaluated
+from oapl_core.maths.evaluation import clean, components, evaluated
 
 _MANY_DIGITS = 220
 _APART = 1e-20
@@ -36,8 +36,14 @@ class Equality:
     def equal(self, gold: Any, answer: Any) -> bool:
         """Tell whether the answer means the same as the gold."""
         kinds = {_kind(gold), _kind(answer)}
+        if relations.several(gold) or relations.several(answer):
+            said = self._several(gold, answer)
+            if said is not None:
+                return said
         if "relation" in kinds:
             return self._relations(gold, answer)
+        if "expression" in kinds and len(kinds) == 2 and (vector := self._vector(gold, answer)) is not None:
+            return vector
         # A column may stand for a point, so one matrix alone is compared as a list; two of them by their entries.
         if "list" in kinds or ("matrix" in kinds and len(kinds) == 2):
             return self._lists(gold, answer)
@@ -63,6 +69,37 @@ class Equality:
             return False
         return self.equal(meant, answer) if ours else self.equal(gold, meant)
 
+    def _vector(self, gold: Any, answer: Any) -> bool | None:
+        """Compare a point or a column with a sum of unit vectors; None where one is neither."""
+        import sympy
+
+        is_sum = isinstance(gold, sympy.Expr)
+        point, total = (answer, gold) if is_sum else (gold, answer)
+        elements = None if isinstance(point, sympy.FiniteSet | sympy.Or) else _elements(point)
+        # bare letters in a gold may be variables
+        parts = components(total, len(elements), has_marks=is_sum) if elements else None
+        return None if parts is None or elements is None else all(map(self.equal, elements, parts))
+
+    def _several(self, gold: Any, answer: Any) -> bool | None:
+        """Compare several inequalities with others or a set, as sets of reals; None where they are to be a list."""
+        import sympy
+
+        values, links = (gold, answer), [relations.links(one) for one in (gold, answer)]
+        chains = [[chain] if chain else relations.several(one) for one, chain in zip(values, links, strict=True)]
+        names = {frozenset(relations.symbols(chain)) for both in chains for chain in both}
+        sets = [_own_set(one) if not own else relations.described(one) for one, own in zip(values, chains, strict=True)]
+        if sets[0] is not None and sets[1] is not None:
+            # what nothing fulfils is no answer: whoever says so has solved nothing
+            return len(names) == 1 and sympy.S.EmptySet not in sets and self._sets(*sets)
+        signs = {sign for both in chains for chain in both for _, sign, _ in chain}
+        is_or = {isinstance(one, sympy.Or) for one in values}
+        if len(is_or) == 2 and (len(names) > 1 or "!=" in signs):
+            return False  # x > a, y > b hold together, and so do x ≠ a, x ≠ b
+        if not any(links) or "==" in signs:
+            return None
+        ours, theirs = ([link for chain in both for link in chain] for both in chains)
+        return True not in is_or and relations.same(ours, theirs, self.equal)
+
     def _same_set(self, gold: list[Any], answer: list[Any]) -> bool:
         r"""Compare x \in [1, 2] with 1 <= x <= 2, in either direction, of the same name."""
         import sympy
@@ -74,22 +111,22 @@ class Equality:
 
     def _meant(self, links: list[Any], is_trusted: bool, may_be_set: bool) -> Any | None:
         """Return the value that a chain of relations states, or the set that it describes; None for neither."""
+        import sympy
+
         value = relations.value(links, self.equal, is_trusted)
-        return relations.solutions(links) if value is None and may_be_set else value
+        found = relations.solutions(links) if value is None and may_be_set else value
+        return None if found is sympy.S.EmptySet else found
 
     def _lists(self, gold: Any, answer: Any) -> bool:
         """Compare a list or set regardless of order; a point, or a list that is to be one, in its order."""
         import sympy
 
         ours, theirs = _elements(gold), _elements(answer)
-        if ours is None and isinstance(gold, sympy.Set):
-            joined = relations.union(theirs or [])
-            return joined is not None and self.equal(gold, joined)
         if ours is None or theirs is None:
             return False
         if isinstance(gold, sympy.Interval) and (self.is_interval or gold.start.is_infinite or gold.end.is_infinite):
             return False
-        is_set = [isinstance(one, sympy.FiniteSet) for one in (gold, answer)]
+        is_set = [isinstance(one, sympy.FiniteSet | sympy.Or) for one in (gold, answer)]
         if len(ours) == 1 and is_set[1] and not self.is_braced[1]:
             return all(self.equal(ours[0], other) for other in theirs)  # one value, written in several ways
         if len(ours) != len(theirs):
@@ -188,12 +225,19 @@ def _kind(value: Any) -> str:
     if relations.links(value):
         return "relation"
     kinds = {  # the first that fits: a finite set is a set too, and a product of matrices an expression
-        "list": sympy.FiniteSet | sympy.Tuple,
+        "list": sympy.FiniteSet | sympy.Tuple | sympy.Or,
         "matrix": sympy.MatrixBase | sympy.MatrixExpr,
         "set": sympy.Set,
         "expression": sympy.Expr,
     }
     return next((name for name, types in kinds.items() if isinstance(value, types)), "other")
+
+
+def _own_set(value: Any) -> Any | None:
+    """Return a set of reals as it is; None for a list and what else is none."""
+    import sympy
+
+    return value if isinstance(value, sympy.Set) and not isinstance(value, sympy.FiniteSet) else None
 
 
 def _elements(value: Any) -> list[Any] | None:

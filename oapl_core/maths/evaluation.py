@@ -1,11 +1,13 @@
-"""Parsed maths made ready for comparison: letters and decimals told apart from numbers, and numbers computed."""
+"""Parsed maths made ready for comparison: letters and decimals told from numbers, numbers and vectors computed."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 _DIGITS = 30
+_UNIT_VECTORS = {form % letter: number for number, letter in enumerate("ijk") for form in ("%s", "hat{%s}", "vec{%s}")}
 
 
 def clean(expression: Any) -> Any:
@@ -36,3 +38,20 @@ def evaluated(expression: Any, shift: int = 0) -> Any:
     }
     number = sympy.N(expression.xreplace(values), _DIGITS)
     return number if number.is_number and number.is_finite else None
+
+
+def components(parsed: Any, count: int, has_marks: bool) -> Sequence[Any] | None:
+    r"""Return the first `count` components of a sum of i, j and k; None for any other expression.
+
+    `has_marks`: only of \hat{i} and \vec{i}. i alone is no vector but the imaginary unit.
+    """
+    import sympy
+
+    units = {symbol: _UNIT_VECTORS[symbol.name] for symbol in parsed.free_symbols if symbol.name in _UNIT_VECTORS}
+    if not any(units.values()) or max(units.values()) >= count or (has_marks and any(len(s.name) == 1 for s in units)):
+        return None
+    whole, found = sympy.expand(parsed), [sympy.Integer(0)] * count
+    for symbol, number in units.items():
+        found[number] += whole.coeff(symbol)
+    rest = sympy.expand(whole - sum(whole.coeff(symbol) * symbol for symbol in units))
+    return None if rest != 0 or any(one.has(*units) for one in found) else found

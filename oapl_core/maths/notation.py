@@ -20,6 +20,10 @@ _BUILDER = re.compile(
     r"\\\{\s*([a-zA-Z])\s*(?:\\in\s*(?:\\mathbb\{R\}|R)\s*)?(?:\\mid(?![a-zA-Z])|\\vert(?![a-zA-Z])|[:|])\s*(.*?)\s*\\\}",
     re.DOTALL,
 )
+# ]0,1[ has its ends outside; no bracket may stand inside, as that of a root does.
+_INTERVAL = r"\s*[\[\](]([^\[\](),]+),([^\[\](),]+)[\[\])]\s*"
+_INTERVALS = re.compile(rf"(?:[a-zA-Z]\s*\\in)?{_INTERVAL}(?:\\cup{_INTERVAL})*")
+_OUTWARDS = re.compile(_INTERVAL)
 _POINT = re.compile(r"[A-Z](?:_\{?\w+\}?)?\s*(\([^()]*,[^()]*\))")
 
 
@@ -41,10 +45,18 @@ def one_notation(text: str) -> str:
         text = _WITHOUT.sub(r"\1\\setminus ", text)
         built = _BUILDER.fullmatch(text)
         text = built[2] if built and re.search(r"[<>=]|\\(?:leq|geq|neq)", built[2]) else text
+    if "," in text and ("]" in text or "[" in text) and _INTERVALS.fullmatch(text):
+        text = _OUTWARDS.sub(_inwards, text)
     if "," in text and text[:1].isupper():
         point = _POINT.fullmatch(text)
         text = point[1] if point else text
     return text
+
+
+def _inwards(found: re.Match[str]) -> str:
+    """Return ]a,b[ as (a,b); each end by itself."""
+    opening, closing = found[0].strip()[0], found[0].strip()[-1]
+    return f"{'(' if opening == ']' else opening}{found[1]},{found[2]}{')' if closing == '[' else closing}"
 
 
 def _power_of_ten(found: re.Match[str]) -> str:

@@ -13,13 +13,15 @@ from functools import lru_cache, partial
 from typing import Any
 
 from oapl_core.maths.evaluation import evaluated
-from oapl_core.maths.relations import is_name
+from oapl_core.maths.relations import is_name, links
 from oapl_core.maths.words import decimals_for_bases, holds_words
 
 _NUMBER = re.compile(r"(-?)(?:(\d+(?:\.\d+)?|\.\d+)(?:/(\d+))?|\\frac\{(-?\d+)\}\{(\d+)\})")
 _COMMAS = re.compile(r"\s*-?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?\s*")
 _TWO_NUMBERS = re.compile(r"(?<!\\frac )\b\d+(?:\.\d+)? +[\d.]")
 _OR = re.compile(r"(?<![a-zA-Z\\])or(?![a-zA-Z])|\\text\s*\{\s*or\s*\}|\\(?:lor|vee)(?![a-zA-Z])")
+_AND = re.compile(r"(?<![a-zA-Z\\])and(?![a-zA-Z])|\\text\s*\{\s*and\s*\}|\\(?:land|wedge)(?![a-zA-Z])")
+_ONE_POINT = re.compile(r"\s*\[[^,\[\]]+,[^,\[\]]+\]\s*")
 _CLOSE = 0.05
 """Relative difference that the sides of an "approximately" may have."""
 
@@ -57,6 +59,8 @@ class Parser:
         # The parser drops words, and multiplies numbers that only stand side by side: "5 (or 6)" would be 30.
         if holds_words(decimal) or (" " in decimal and _TWO_NUMBERS.search(decimal)):
             return None
+        if (joined := self._joined(decimal)) is not None:
+            return joined
         value, alternatives = None, _OR.split(decimal)
         with suppress(Exception):  # what the parser refuses by raising Exception itself is no maths
             value = self._approximated(decimal) if "\\approx" in decimal else self._parsed(decimal)
@@ -64,6 +68,18 @@ class Parser:
             values = [self._read(part.strip()) for part in alternatives]
             return None if any(part is None for part in values) else self._list(*values)
         return value
+
+    def _joined(self, text: str) -> Any | None:
+        """Return inequalities that "or" or "and" join; None for any other text. sympy must not simplify them."""
+        import sympy
+
+        for word, kind in ((_OR, sympy.Or), (_AND, sympy.And)):
+            parts = word.split(text)
+            if len(parts) > 1:
+                values = [self._read(part.strip(" ,;")) for part in parts]
+                is_all = all(links(one) and not any(sign == "==" for _, sign, _ in links(one)) for one in values)
+                return sympy.Basic.__new__(kind, *values) if is_all else None
+        return None
 
     def _approximated(self, text: str) -> Any | None:
         """Return the exact side, if the other is near it; a side that is only named takes the other."""
@@ -86,6 +102,8 @@ class Parser:
         converter.parse_number = _exact  # its own gives the digits to sympy, which would compile them as Python
         converter.convert_postfix_list = partial(_product, converter, converter.convert_postfix_list)
         value = converter.parse(latex)
+        if isinstance(value, sympy.FiniteSet) and _ONE_POINT.fullmatch(latex) and len(value.args) == 1:
+            return None  # [2,2] is no 2: an interval of one number, or a list of two
         if not isinstance(value, sympy.Basic | sympy.MatrixBase) or isinstance(value, BooleanAtom):
             return None
         return None if value in (sympy.nan, sympy.zoo) else value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import combinations
 from typing import Any
 
 from oapl_core.maths.evaluation import clean, evaluated
@@ -36,11 +37,21 @@ def links(parsed: Any) -> list[Link]:
 def same(gold: Sequence[Link], answer: Sequence[Link], equal: Equal) -> bool:
     """Tell whether two chains say the same, link by link from either end."""
     backwards = [(right, _TURNED[sign], left) for left, sign, right in reversed(answer)]
-    return any(
+    if any(
         [sign for _, sign, _ in gold] == [sign for _, sign, _ in chain]
         and all(_same_link(one, other, equal) for one, other in zip(gold, chain, strict=True))
         for chain in (answer, backwards)
-    )
+    ):
+        return True
+    if len(gold) == 1 or len(gold) != len(answer) or "==" in {sign for _, sign, _ in (*gold, *answer)}:
+        return False
+    left = list(answer)  # inequalities hold together, in whichever order they stand
+    for one in gold:
+        found = next((link for link in left if same([one], [link], equal)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return True
 
 
 def value(chain: Sequence[Link], equal: Equal, is_trusted: bool) -> Any | None:
@@ -102,12 +113,41 @@ def symbols(chain: Sequence[Link]) -> set[Any]:
     return {symbol for left, _, right in chain for symbol in left.free_symbols | right.free_symbols}
 
 
-def union(elements: Sequence[Any]) -> Any | None:
-    """Return the set that several inequalities joined by "or" describe; None if one is none."""
+def several(parsed: Any) -> list[list[Link]]:
+    """Return the chains of inequalities that commas or "or" join; nothing for any other value."""
     import sympy
 
-    parts = [solutions(chain) if chain else None for chain in map(links, elements)]
-    return None if not parts or any(part is None for part in parts) else sympy.Union(*parts)
+    if not isinstance(parsed, sympy.FiniteSet | sympy.Or):
+        return []
+    chains = [links(part) for part in getattr(parsed, "_unsorted_args", parsed.args)]
+    is_several = len(chains) > 1 and all(chain and "==" not in {sign for _, sign, _ in chain} for chain in chains)
+    return chains if is_several else []
+
+
+def described(parsed: Any) -> Any | None:
+    """Return the set of reals that inequalities of one name describe, one or several; None for other relations.
+
+    "And" is an intersection, "or" a union. A comma before or behind a single ≠ is an intersection. So is one between
+    sets that overlap, as in x > 2, x < 3; between others it is a union. Of x > 1, x > 2 one says nothing: these are
+    two guesses.
+    """
+    import sympy
+
+    if chain := links(parsed):
+        return solutions(chain)
+    chains = several(parsed)
+    sets = [one for one in map(solutions, chains) if one is not None]
+    if not sets or len(sets) < len(chains) or len(set(map(frozenset, map(symbols, chains)))) > 1:
+        return None
+    if isinstance(parsed, sympy.Or):
+        return sympy.Union(*sets)
+    without = [one for one, chain in zip(sets, chains, strict=True) if chain[0][1] == "!="]
+    others = [one for one, chain in zip(sets, chains, strict=True) if chain[0][1] != "!="]
+    pairs = list(combinations(others, 2))
+    if all(sympy.Intersection(*pair) is sympy.S.EmptySet for pair in pairs):
+        return sympy.Intersection(sympy.Union(*others) if others else sympy.Reals, *without)
+    is_guess = any(one.is_subset(other) or other.is_subset(one) for one, other in pairs)
+    return None if is_guess else sympy.Intersection(*sets)
 
 
 def _half_line(bound: Any, sign: str) -> Any | None:

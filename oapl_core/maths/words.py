@@ -13,6 +13,7 @@ from oapl_core.maths.units import SplitAnswer
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORDS_INSIDE = re.compile(r"\\text\s*\{(?!\s*[A-Za-z]+\s*\})")
 _LETTERS = re.compile(r"[A-Za-z][A-Za-z ,'-]*[A-Za-z]")
+_NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?", re.IGNORECASE)
 _ANY_CASE = frozenset({"YES", "NO", "TRUE", "FALSE", "EVEN", "ODD", "NONE"})
 _BASED = re.compile(
     r"\(?([0-9A-Z][0-9A-Z ]*?)\)?\s*_\s*(?:\{\s*(?:\\text\s*\{\s*)?(\w+)\s*\}?\s*\}|(\d)|\\text\{(\w+)\})"
@@ -32,6 +33,9 @@ class Word:
 
 def equal_letters(gold: SplitAnswer, answer: SplitAnswer) -> bool | None:
     """Tell whether two answers are the same word, choice or number in a base; None where both are maths."""
+    if (gold.text == "\\emptyset") != (answer.text == "\\emptyset"):
+        said = _literal(answer.text if gold.text == "\\emptyset" else gold.text).letters
+        return True if _NO_SOLUTION.fullmatch(said) else None
     ours, theirs = word(gold.text), word(answer.text)
     if holds_words(gold.rest):
         ours = _literal(gold.text)

@@ -37,7 +37,8 @@ CHANGES = {
     "array with one that is not; a dict whose keys are one in JSON equals nothing; units of maths answers by a list "
     "and by the statement, times, choices, cases and names in their spellings, a question with its numbers rewritten "
     "is an echo",
-    "6": "short texts keep signs by which they differ: -5 is not 5, C++ not C#",
+    "6": 'short texts keep signs by which they differ: -5 is not 5, C++ not C#; inequalities that "or", "and" or '
+    "commas join are sets of reals; ]0,1[, unit vectors and the empty set are read",
 }
 """Differences of each version's judgement from the one before."""
 
