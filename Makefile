@@ -43,7 +43,7 @@ server: export PREFECT_API_DATABASE_CONNECTION_URL ?= sqlite+aiosqlite:///file:$
 
 server: setup  ## a Prefect server with its UI on http://127.0.0.1:4200; data in ~/.prefect
 	@mkdir -p $(or $(PREFECT_HOME),$(HOME)/.prefect)
-	@$(bin)/prefect server start
+	@$(bin)/python -m deployments.serving
 
 worker deploy: export PREFECT_API_URL ?= http://127.0.0.1:4200/api
 

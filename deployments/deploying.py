@@ -9,14 +9,15 @@ what is there; a work pool that exists keeps its settings.
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import httpx
 
+from deployments.embedded import silence
 from deployments.short_names import NAMES
 from oapl_core.settings.operation.secrets import masked
 from oapl_core.shipped import shipped
@@ -33,30 +34,63 @@ JOB_VARIABLES = {
     "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "PREFECT_LOGGING_EXTRA_LOGGERS": "oapl_core"},
 }
 """Job variables of flow runs, as prefect.yaml says them of the other deployments."""
+_BOUNDS = {"PREFECT_API_REQUEST_TIMEOUT": "30", "PREFECT_CLIENT_MAX_RETRIES": "3"}
+"""Prefect's settings while we write: with its own, 60 s and 5, a frozen server keeps one request for 7 minutes."""
+_START_S, _DEPLOY_S, _GIT_S = 60.0, 600.0, 30.0
 _OVER = ("Completed", "Skipped", "Failed", "Crashed", "Cancelled", "Cancelling", "AwaitingRetry", "Paused", "Suspended")
 
 
 def main(stage_pools: Sequence[str] = ()) -> int:
     """Deploy from the current folder, in which the flows will run; returns the exit code."""
-    if "PREFECT_API_URL" not in os.environ:
+    if not os.environ.get("PREFECT_API_URL"):
         print("error: set PREFECT_API_URL, for example http://127.0.0.1:4200/api")
         return 2
-    try:
-        for pool in (POOL, *stage_pools):
-            make_pool(pool)
-    except httpx.TransportError as error:
+    # one that was started a moment ago
+    if error := silence(_START_S):
         print(unreachable(error))
         return 1
+    return within_bounds(lambda: _deploy(stage_pools))
+
+
+def _deploy(stage_pools: Sequence[str]) -> int:
     # the pool comes first: `prefect deploy` refuses a deployment whose pool does not exist
+    for pool in (POOL, *stage_pools):
+        make_pool(pool)
+    if code := _deploy_all():
+        return code
+    for pool in stage_pools:
+        deploy_stages(pool)
+    watch_for_zombies()
+    print(f"deployed; now: make worker, then .venv/bin/prefect deployment run {NAMES[0]}/{NAMES[0]}")
+    return 0
+
+
+def _deploy_all() -> int:
     file = FILE if Path(FILE).is_file() else shipped(FILE)
-    command = ["--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
-    code = subprocess.run([sys.executable, "-m", "prefect", *command]).returncode
-    if code == 0:
-        for pool in stage_pools:
-            deploy_stages(pool)
-        watch_for_zombies()
-        print(f"deployed; now: make worker, then .venv/bin/prefect deployment run {NAMES[0]}/{NAMES[0]}")
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
+    environment, nothing = os.environ | _BOUNDS, subprocess.DEVNULL
+    try:
+        code = subprocess.run(command, env=environment, stdin=nothing, timeout=_DEPLOY_S).returncode
+    except subprocess.TimeoutExpired:
+        print(
+            f"error: `prefect deploy` was not done after {_DEPLOY_S:.0f} s; restart the Prefect server, and try again"
+        )
+        return 1
+    if code and (error := silence(0.0)):  # Prefect's traceback does not say it
+        print(unreachable(error))
     return code
+
+
+def within_bounds(write: Callable[[], int]) -> int:
+    """Call what writes to the server, and return its exit code; a server that fails is one line and 1."""
+    from prefect import settings
+
+    try:
+        with settings.temporary_settings({getattr(settings, name): value for name, value in _BOUNDS.items()}):
+            return write()
+    except httpx.HTTPError as error:
+        print(unreachable(error))
+        return 1
 
 
 def here() -> dict[str, str]:
@@ -68,10 +102,17 @@ def code_version() -> str:
     """Return the deployed checkout's commit, ``-changed`` behind it where files differ; else the package's version."""
     try:
         commit, changes = (
-            subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+            subprocess.run(
+                ["git", *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=_GIT_S,
+            ).stdout.strip()
             for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         )
-    except (OSError, subprocess.CalledProcessError):  # no git, or no checkout
+    except (OSError, subprocess.SubprocessError):  # no git, no checkout, or one that does not answer
         return version("oapl")
     return f"{commit}-changed" if changes else commit
 
@@ -150,22 +191,29 @@ def watch_for_zombies(silent_s: float = SILENT_S) -> None:
 
 
 def put(wanted: "Automation") -> None:
-    """Make the automation on the server, or replace the one of that name."""
-    from prefect.automations import Automation
+    """Make the automation on the server, or replace the one of that name; an equal one is left alone."""
+    from prefect.client.orchestration import get_client
+    from prefect.events.schemas.automations import AutomationCore
 
-    try:
-        # an update names what it replaces by its id
-        wanted.id = cast(Automation, Automation.read(name=wanted.name)).id
-    except ValueError:
-        wanted.create()
-    else:
-        wanted.update()
+    ours = AutomationCore.model_validate(wanted.model_dump(exclude={"id"}))
+    with get_client(sync_client=True) as client:
+        there = client.read_automations_by_name(wanted.name)
+        if not there:
+            client.create_automation(ours)
+        # each write costs the server a lock and the database; some have frozen it (deployments/serving.py)
+        elif AutomationCore.model_validate(there[0].model_dump(exclude={"id"})) != ours:
+            client.update_automation(there[0].id, ours)
 
 
 def unreachable(error: Exception) -> str:
-    """Write one line for a server that does not answer."""
-    where, why = masked(os.environ["PREFECT_API_URL"]), masked(str(error))
-    return f"error: no Prefect server answers at {where} ({why}); `make server` starts one"
+    """Write one line for a server that does not answer, not any more, or with a refusal."""
+    where = masked(os.environ["PREFECT_API_URL"])
+    why = masked(str(error).partition("\n")[0]) or type(error).__name__
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"error: the Prefect server at {where} refused: {why}"
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol):
+        return f"error: no Prefect server answers at {where} ({why}); `make server` starts one"
+    return f"error: the Prefect server at {where} does not answer any more ({why}); restart it, then do the same again"
 
 
 if __name__ == "__main__":

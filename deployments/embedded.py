@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from oapl_core.devices import free_port
 from oapl_core.errors import StageFailed
@@ -44,9 +46,26 @@ def settings(home: Path) -> Mapping[str, str]:
 
 
 def uses_a_server() -> bool:
-    """Tell whether the environment or a profile names a Prefect server."""
-    profiles = Path.home() / ".prefect" / "profiles.toml"
-    return "PREFECT_API_URL" in os.environ or (profiles.exists() and "PREFECT_API_URL" in profiles.read_text())
+    """Tell whether the environment, a file of the current folder or the active profile names a Prefect server.
+
+    Reads them as Prefect does, which itself may not be imported before its settings are made.
+    """
+    if (url := os.environ.get("PREFECT_API_URL")) is not None:
+        return bool(url)
+    ours = _toml("pyproject.toml").get("tool", {}).get("prefect", {})
+    home = os.environ.get("PREFECT_HOME") or Path("~/.prefect").expanduser()
+    profiles = _toml(os.environ.get("PREFECT_PROFILES_PATH") or Path(home, "profiles.toml"))
+    active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
+    profile = profiles.get("profiles", {}).get(active, {})
+    in_files = [table.get("api", {}).get("url") for table in (_toml("prefect.toml"), ours)]
+    return any([*in_files, profile.get("PREFECT_API_URL")])
+
+
+def _toml(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # what is wrong with it Prefect says itself
+        return {}
 
 
 @contextmanager
@@ -62,6 +81,8 @@ def prefect_for(folder: Path, cache_dir: Path, handler: logging.Handler) -> Iter
     logger.addHandler(handler)
     if uses_a_server():  # whose logs have everything; here a failure is one line, and not Prefect's traceback before it
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+        # a server that was deployed to ends what is silent for 90 s; outside of a checkout Prefect's default is 180
+        os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
         _refuse_silent_server()
     try:
         with nullcontext() if uses_a_server() else _server(folder / "logs" / "prefect.log", cache_dir):
@@ -76,18 +97,25 @@ def _refuse_silent_server() -> None:
     Raises:
         StageFailed: it does not answer; Prefect would say so in a traceback.
     """
-    from prefect.settings import PREFECT_API_URL
+    if error := silence(_ANSWER_S):
+        raise server_away(error)
 
-    url, deadline = str(PREFECT_API_URL.value()), time.monotonic() + _ANSWER_S
-    while True:
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=5.0).close()
-            return
-        except urllib.error.HTTPError:
-            return  # it wants a key, which Prefect's client sends
-        except (OSError, ValueError) as error:
+
+def silence(patience_s: float) -> Exception | None:
+    """Ask Prefect's server until it answers; return why it did not within ``patience_s``, None if it did."""
+    import httpx
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    deadline = time.monotonic() + patience_s
+    once = temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0})
+    with once, get_client(sync_client=True, httpx_settings={"timeout": 5.0}) as client:
+        while True:
+            error = client.api_healthcheck()
+            if error is None or isinstance(error, httpx.HTTPStatusError):
+                return None  # one that refuses is there; what is asked next says why
             if time.monotonic() > deadline:
-                raise server_away(error) from None
+                return error
             time.sleep(0.5)
 
 

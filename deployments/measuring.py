@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from deployments.deploying import put, unreachable
+from deployments.deploying import put, within_bounds
 from oapl_core.errors import ConfigError
 from oapl_core.problems.published import published_sets
 from oapl_core.settings.evaluation_folder import SetConfig
@@ -24,14 +22,13 @@ _USAGE = "set PREFECT_API_URL, and give a problem set: python -m deployments.mea
 def main(words: Sequence[str]) -> int:
     """Set up the automation; returns the exit code."""
     # without the variable Prefect starts a temporary server of its own, on which nothing would ever happen
-    if "PREFECT_API_URL" not in os.environ or not words or not all("=" in word for word in words[1:]):
+    if not os.environ.get("PREFECT_API_URL") or not words or not all("=" in word for word in words[1:]):
         print(f"error: {_USAGE}")
         return 2
     try:
-        evaluate_checkpoints(problem_set(words[0]), words[1:])
-    except httpx.TransportError as error:
-        print(unreachable(error))
-        return 1
+        problems = problem_set(words[0])
+        if code := within_bounds(lambda: evaluate_checkpoints(problems, words[1:])):
+            return code
     except ConfigError as error:
         print(f"error: {error}")
         return 2
@@ -51,8 +48,8 @@ def problem_set(word: str) -> dict[str, Any]:
     return {"name": word}
 
 
-def evaluate_checkpoints(problems: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Make or replace the automation.
+def evaluate_checkpoints(problems: dict[str, Any], overrides: Sequence[str]) -> int:
+    """Make or replace the automation; return 0.
 
     Raises:
         ConfigError: the server does not know the deployment.
@@ -87,6 +84,7 @@ def evaluate_checkpoints(problems: dict[str, Any], overrides: Sequence[str]) -> 
         ],
     )
     put(wanted)
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ import os
 import sys
 from uuid import UUID
 
-import httpx
-
-from deployments.deploying import put, unreachable
+from deployments.deploying import put, within_bounds
 from deployments.short_names import NAMES
 
 NAME = "oapl-failures"
@@ -27,20 +25,17 @@ _BODY = (
 def main() -> int:
     """Set up the notification; returns the exit code."""
     # without the variable Prefect starts a temporary server of its own, which would post nothing
-    if "PREFECT_API_URL" not in os.environ or len(sys.argv) != 2 or "://" not in sys.argv[1]:
+    if not os.environ.get("PREFECT_API_URL") or len(sys.argv) != 2 or "://" not in sys.argv[1]:
         print("error: set PREFECT_API_URL, and give the URL to post to: python -m deployments.notifying https://...")
         return 2
-    try:
-        post_failures_to(sys.argv[1])
-    except httpx.TransportError as error:
-        print(unreachable(error))
-        return 1
+    if code := within_bounds(lambda: post_failures_to(sys.argv[1])):
+        return code
     print("the server will post failed, crashed and timed-out runs of " + ", ".join(NAMES))
     return 0
 
 
-def post_failures_to(url: str) -> None:
-    """Make or replace the block and the automation."""
+def post_failures_to(url: str) -> int:
+    """Make or replace the block and the automation; return 0."""
     from prefect.automations import Automation
     from prefect.events.actions import CallWebhook
     from prefect.events.schemas.automations import EventTrigger, Posture
@@ -60,6 +55,7 @@ def post_failures_to(url: str) -> None:
         actions=[CallWebhook(block_document_id=_webhook(url), payload=_BODY)],
     )
     put(wanted)
+    return 0
 
 
 def _webhook(url: str) -> UUID:

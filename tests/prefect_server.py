@@ -27,6 +27,30 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: also when the test itself is killed
 
 
+def ended(command: list[str], environment: dict[str, str], within_s: float) -> subprocess.CompletedProcess[str]:
+    """The end of a command in the checkout; later than ``within_s``, it and what it started are killed."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    ) as process:
+        try:
+            said, erred = process.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            # a child of it that holds the pipe would keep us waiting
+            os.killpg(process.pid, signal.SIGKILL)
+            said, erred = process.communicate()
+            raise AssertionError(f"not within {within_s} s: {command}\n{said[-3000:]}{erred[-3000:]}") from None
+    return subprocess.CompletedProcess(command, process.returncode, said, erred)
+
+
 class PrefectServer:
     """Server, workers and a client of them. Logs lie in ``folder``."""
 
@@ -59,10 +83,12 @@ class PrefectServer:
         self.health = ""
         """Where the worker that was started last says how it is."""
 
-    def _start(self, name: str, *arguments: str, folder: Path = ROOT, **environment: str) -> psutil.Popen:
+    def _start(
+        self, name: str, *arguments: str, module: str = "prefect", folder: Path = ROOT, **environment: str
+    ) -> psutil.Popen:
         with (self.folder / f"{name}.log").open("ab") as log:
             return psutil.Popen(
-                [sys.executable, "-m", "prefect", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 cwd=folder,
                 env=self.environment | environment,
                 stdin=subprocess.DEVNULL,
@@ -74,7 +100,9 @@ class PrefectServer:
 
     def start_server(self) -> None:
         """Returns when it answers."""
-        self.server = self._start("server", "server", "start", "--host", "127.0.0.1", "--port", str(self.port))
+        self.server = self._start(
+            "server", "--host", "127.0.0.1", "--port", str(self.port), module="deployments.serving"
+        )
         self.wait(self._answers, 120, "the server answers")
 
     def _answers(self) -> bool:
@@ -98,14 +126,7 @@ class PrefectServer:
 
     def prefect(self, *arguments: str, module: str = "prefect", code: int = 0) -> str:
         """Run `prefect ARGUMENTS` in the checkout and give its output; it must end with ``code``."""
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
+        done = ended([sys.executable, "-m", module, *arguments], self.environment, 400)
         assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout + done.stderr
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from deployments.embedded import prefect_for, uses_a_server
+from tests.silent_server import SilentServer
 
 
 def servers() -> list[psutil.Process]:
@@ -74,3 +75,69 @@ def test_a_server_of_ones_own_that_does_not_answer_is_one_line(tmp_path: Path) -
     assert "StageFailed: PREFECT_API_URL: no Prefect server answers at http://" in last
     assert "start it and run the same command again, or unset" in last
     assert "word" not in last
+
+
+PROFILES = """
+active = "mine"
+[profiles.mine]
+PREFECT_LOGGING_LEVEL = "INFO"
+[profiles.theirs]
+PREFECT_API_URL = "http://127.0.0.1:9/api"
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_named", "environment", "files"),
+    [
+        (False, {}, {}),
+        (False, {}, {"home/.prefect/profiles.toml": PROFILES}),
+        (True, {"PREFECT_PROFILE": "theirs"}, {"home/.prefect/profiles.toml": PROFILES}),
+        (True, {}, {"home/.prefect/profiles.toml": PROFILES.replace('"mine"', '"theirs"')}),
+        (False, {"PREFECT_API_URL": ""}, {"home/.prefect/profiles.toml": PROFILES.replace('"mine"', '"theirs"')}),
+        (True, {"PREFECT_API_URL": "http://127.0.0.1:9/api"}, {}),
+        (True, {"PREFECT_HOME": "other", "PREFECT_PROFILE": "theirs"}, {"other/profiles.toml": PROFILES}),
+        (True, {"PREFECT_PROFILES_PATH": "p.toml", "PREFECT_PROFILE": "theirs"}, {"p.toml": PROFILES}),
+        (True, {}, {"prefect.toml": '[api]\nurl = "http://127.0.0.1:9/api"'}),
+        (True, {}, {"pyproject.toml": '[tool.prefect]\napi.url = "http://127.0.0.1:9/api"'}),
+        (False, {"PREFECT_PROFILE": "gone"}, {"home/.prefect/profiles.toml": PROFILES}),
+        (False, {}, {"home/.prefect/profiles.toml": "this is no TOML: PREFECT_API_URL"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Failed to load profiles")
+def test_a_server_is_named_where_prefect_itself_finds_it(
+    is_named: bool,
+    environment: dict[str, str],
+    files: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from prefect.settings import Settings, sources
+
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    for name, value in ({"HOME": str(tmp_path / "home")} | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sources, "DEFAULT_PREFECT_HOME", tmp_path / "home/.prefect")  # it was found at import
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert (uses_a_server(), bool(Settings().api.url)) == (is_named, is_named)
+
+
+def test_a_run_on_a_server_tells_of_itself_often_enough_for_the_automation_that_ends_silent_ones(
+    tmp_path: Path,
+) -> None:
+    program = "import logging, pathlib\nfrom deployments import embedded\n"
+    program += "with embedded.prefect_for(pathlib.Path('r'), pathlib.Path('c'), logging.NullHandler()):\n"
+    program += "    from prefect.settings import get_current_settings as now\n"
+    program += "    from deployments.deploying import SILENT_S\n"
+    program += "    print(now().flows.heartbeat_frequency, SILENT_S)"
+    with SilentServer() as server:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        environment |= {"PREFECT_API_URL": server.url, "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+    beat, silent = map(float, done.stdout.split())
+    assert 2 * beat < silent, done.stderr
