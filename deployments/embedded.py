@@ -52,13 +52,11 @@ def uses_a_server() -> bool:
     """
     if (url := os.environ.get("PREFECT_API_URL")) is not None:
         return bool(url)
-    ours = _toml("pyproject.toml").get("tool", {}).get("prefect", {})
-    home = os.environ.get("PREFECT_HOME") or Path("~/.prefect").expanduser()
+    home = os.environ.get("PREFECT_HOME") or Path.home() / ".prefect"
     profiles = _toml(os.environ.get("PREFECT_PROFILES_PATH") or Path(home, "profiles.toml"))
-    active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
-    profile = profiles.get("profiles", {}).get(active, {})
-    in_files = [table.get("api", {}).get("url") for table in (_toml("prefect.toml"), ours)]
-    return any([*in_files, profile.get("PREFECT_API_URL")])
+    active = profiles.get("profiles", {}).get(os.environ.get("PREFECT_PROFILE") or profiles.get("active"), {})
+    of_folder = [_toml("prefect.toml"), _toml("pyproject.toml").get("tool", {}).get("prefect", {})]
+    return bool(active.get("PREFECT_API_URL") or any(one.get("api", {}).get("url") for one in of_folder))
 
 
 def _toml(path: str | Path) -> dict[str, Any]:
@@ -102,7 +100,7 @@ def _refuse_silent_server() -> None:
 
 
 def silence(patience_s: float) -> Exception | None:
-    """Ask Prefect's server until it answers; return why it did not within ``patience_s``, None if it did."""
+    """Ask Prefect's server until it answers, for ``patience_s`` seconds; return its error, or None."""
     import httpx
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings

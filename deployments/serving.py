@@ -1,9 +1,9 @@
 """``python -m deployments.serving [OPTION]...``: `prefect server start` without a freeze of Prefect 3.7.
 
-Reads and writes what that command does. A server of Prefect 3.7 on SQLite learns of a written automation in a listener,
-which waits on the thread of the event loop for a lock. Whoever has the lock may need that thread: then the server is
-silent for ever, health and all (PrefectHQ/prefect, issue 23055). A mended Prefect (pull request 23056, in 3.8.6) does
-not wait there; nothing of this changes it. Remove the module with the last lock on an older one.
+Reads and writes what that command does. A server of Prefect 3.7 on SQLite learns of a written automation in a listener.
+It waits there, on the thread of the event loop, for a lock. Whoever has the lock may need that thread: then the server
+is silent for ever, health and all (PrefectHQ/prefect, issue 23055). A mended Prefect (pull request 23056, in 3.8.6)
+does not wait there; nothing of this changes it. Remove the module with the last lock on an older one.
 """
 
 import asyncio
@@ -41,19 +41,19 @@ def mend() -> None:
         except RuntimeError:
             wait(update)
             return
-        task = loop.create_task(_told(update))
+        task = loop.create_task(update)
         _updates.add(task)
-        task.add_done_callback(_updates.discard)
+        task.add_done_callback(_ended)
 
-    automations.run_coro_as_sync = schedule  # type: ignore[assignment]
+    vars(automations)["run_coro_as_sync"] = schedule
 
 
-async def _told(update: Coroutine[Any, Any, None]) -> None:
-    try:
-        await update
-    except Exception:
+def _ended(task: asyncio.Task[None]) -> None:
+    _updates.discard(task)
+    if not task.cancelled() and (error := task.exception()):
         # it is stored all the same; the server reads it again within seconds
-        logging.getLogger("prefect.server").exception("an automation that was written is not in memory yet")
+        logger = logging.getLogger("prefect.server")
+        logger.error("an automation that was written is not in memory yet", exc_info=error)
 
 
 if __name__ == "__main__":

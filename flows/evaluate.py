@@ -60,7 +60,8 @@ def oapl_evaluate(
         OaplError: the evaluation failed, or what was given cannot be used; the flow run fails with that line.
     """
     listen()
-    config = settings_of(models, problems.model_dump(mode="json", exclude_defaults=True), overrides)
+    asked = problems.model_dump(mode="json", exclude_defaults=True)
+    config = settings_of(models, asked, overrides, lambda line: progress.info("%s", line))
     root = to or default_folder(config)
     # the folder is held before it is made: of two that start at once, the other makes nothing
     try:

@@ -98,6 +98,11 @@ class FlowRun:
             if time.monotonic() - self._heard > _SERVER_AWAY_S:
                 raise StageFailed(f"Prefect's server is away ({error}); start it and run the same again") from None
             return None
+        except ObjectNotFound:
+            self._close()
+            raise StageFailed(
+                f"{self._step.title}: its flow run was deleted on Prefect's server; run the same again"
+            ) from None
         self._heard = time.monotonic()
         return cast("State[None] | None", state)
 

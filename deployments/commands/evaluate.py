@@ -167,7 +167,7 @@ def _wanted(models: Sequence[str], name: str | None, overrides: Sequence[str]) -
         if wrong := [key for key in foreign if key in given]:
             raise ConfigError(f"{wrong[0]} is for a set of `oapl problems`; {name} is a file, which is taken as it is")
         problems = {"name": None, "path": name}
-    return settings_of(models, problems, overrides)
+    return settings_of(models, problems, overrides, tell)
 
 
 def _keys(overrides: Sequence[str]) -> list[str]:

@@ -59,7 +59,8 @@ def _with_lengths(experiment: Experiment) -> Experiment:
     if not unset or experiment.model is None or engine.max_model_len != prompt + longest:
         return experiment  # a context that somebody chose bounds them by itself
     # a folder's config.json is there at once, that of the hub is a small file to fetch
-    left = _positions(experiment) - prompt
+    on_hub = experiment.hub_model
+    left = positions_in(config_file(on_hub) if on_hub else experiment.model / "config.json") - prompt
     if left >= longest and experiment.hub_model is None:
         return experiment
     recorded = _recorded(experiment.run_dir)  # the hub may be away today, and what a run began with is known
@@ -79,10 +80,8 @@ def _with_lengths(experiment: Experiment) -> Experiment:
     return lowered.model_copy(update={"engine": engine.model_copy(update={"max_model_len": prompt + longest})})
 
 
-def _positions(experiment: Experiment) -> float:
-    """Return the longest sequence of the model; infinite where nothing says so."""
-    folder, on_hub = experiment.model, experiment.hub_model
-    file = config_file(on_hub) if on_hub else folder and folder / "config.json"
+def positions_in(file: Path | None) -> float:
+    """Return the longest sequence of a model by its config.json; infinite where nothing says so."""
     if file is None or not file.is_file():
         return math.inf
     try:

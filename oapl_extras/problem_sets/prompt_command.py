@@ -7,12 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from deployments.terminal import tell
-from oapl_core.model_files.hub_names import hub_model
+from oapl_core.model_files.hub_names import HUB, hub_model
 from oapl_core.model_files.model_hub import fetched
+from oapl_core.plugins import resolve
 from oapl_core.problems.encoding import load_encoder
 from oapl_core.problems.problem_set import SPLITS, read_problem_set
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.raw_rows import raw_rows
+from oapl_core.problems.run_problems import problem_sets
+from oapl_core.run_folder.resolving import resolved
 from oapl_core.settings.experiment_file import applied, load_experiment, parse_as
 from oapl_core.settings.problems import PromptConfig
 from oapl_extras.problem_sets.curation import Tally
@@ -49,9 +52,11 @@ def prompt(
     """Print what a model is given for the first problems of a set, and what ends its answers."""
     settings = applied(overrides)
     stop: tuple[str, ...] = ()
+    own: Iterator[Mapping[str, Any]] | None = None
     if name.endswith(".toml"):
         experiment = load_experiment(Path(name))
-        name, model = str(experiment.problems.train[0]), model or experiment.model
+        experiment = resolved(experiment, experiment.run_dir)
+        own, model = problem_sets(experiment.problems).problems(["train"]), model or experiment.model
         stop = experiment.sampling.stop
         settings = experiment.problems.model_dump(include=set(PromptConfig.model_fields)) | settings
     config = parse_as(ShownConfig, settings, "oapl prompt")
@@ -59,7 +64,7 @@ def prompt(
         model = fetched(on_hub, tell)
     encode = load_encoder(model, config.thinking, config.chat) if model else None
     words = f"style {config.prompt_style}" if config.template is None else f"template {config.template.file}"
-    for problem, _ in zip(_problems(name, config.path), range(show), strict=False):
+    for problem, _ in zip(own or _problems(name, config.path), range(show), strict=False):
         turns = conversation(problem, config)
         tell(f"--- {problem['problem_id']} ({problem['kind']}, {words})")
         if encode:
@@ -72,8 +77,9 @@ def prompt(
 
 
 def _problems(name: str, path: Path | None) -> Iterator[Mapping[str, Any]]:
-    file = Path(name)
-    if path is None and file.suffix:
+    is_on_hub = name.startswith(HUB)
+    file = resolve("problem_rows", "hub")(Path(name)) if is_on_hub else Path(name)
+    if path is None and (is_on_hub or file.suffix):
         # a file of ours has one split, which its rows name; one written by hand may name none
         split = next((row.get("split") for _, row in raw_rows(file) if isinstance(row, dict)), None)
         yield from read_problem_set(file, split if split in SPLITS else "heldout")

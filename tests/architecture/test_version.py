@@ -34,3 +34,9 @@ def test_the_citation_is_of_this_version_and_names_the_paper() -> None:
     assert date.fromisoformat(citation["date-released"]) == date.fromisoformat(released[__version__])
     assert all(person.keys() == {"name"} for person in citation["authors"])
     assert "2602.19362" in citation["references"][0]["url"]
+
+
+def test_the_wheels_that_pages_install_are_of_this_version() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    wheels = [name for page in pages for name in re.findall(r"\boapl-[0-9][\w.]*-py3", page.read_text())]
+    assert {*wheels} == {f"oapl-{__version__}-py3"}

@@ -10,7 +10,7 @@ from oapl_core.errors import ConfigError
 from oapl_core.evaluation.cards.card import read
 from oapl_core.evaluation.evaluate import evaluate as evaluate_run
 from oapl_core.evaluation.folders.folder import parse
-from oapl_core.evaluation.folders.wanted import model_of
+from oapl_core.evaluation.folders.wanted import model_of, settings_of
 from oapl_core.run_folder.run import Run
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
@@ -51,6 +51,25 @@ def test_a_run_alone_is_its_newest_epoch_and_after_its_evaluation_the_chosen_one
     found = model_of(str(run.root))
     assert found["path"] == run.checkpoint(1, 1)
     assert found["origin"] == "chosen on validation problems"
+
+
+def test_answers_that_nobody_bounded_are_what_the_smallest_model_leaves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small, large = (made_up_model(tmp_path / name) for name in ("small", "large"))
+    for folder, positions in ((small, 256), (large, 1 << 20)):
+        known = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(known | {"max_position_embeddings": positions}))
+    problems = {"path": ROOT / "data/demo/heldout.jsonl"}
+    both = settings_of([str(large), str(small)], problems, ["max_prompt_tokens=160"])
+    assert (both.max_tokens, both.engine.max_model_len) == (96, 256)
+    line = "max_tokens = 96: what the models' positions leave beside max_prompt_tokens = 160"
+    assert capsys.readouterr().out == f"progress | {line}\n"
+    assert settings_of([str(large)], problems).max_tokens == 65536
+    assert settings_of([str(small)], problems, ["max_prompt_tokens=160", "max_tokens=12"]).max_tokens == 12
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ConfigError, match="small has 256; give fewer, for example max_prompt_tokens=128"):
+        settings_of([str(large), str(small)], problems)
 
 
 def test_an_epoch_chosen_on_what_is_reported_carries_that_in_its_name(tmp_path: Path) -> None:

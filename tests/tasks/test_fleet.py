@@ -2,15 +2,19 @@
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import httpx
 import pytest
 from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import ObjectNotFound
 
 from oapl_core.errors import ConfigError, DataError, Diverged, Interrupted, SandboxError, StageFailed
 from oapl_core.planning.plan import round_steps
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.operation.fleet import Machines
+from tasks import fleet
 from tasks.fleet import error_of
 
 STEP = round_steps(0)[1]
@@ -45,6 +49,27 @@ def test_mistakes_stay_mistakes_and_a_lost_machine_is_worth_a_retry(
 
 def test_a_completed_stage_is_no_error() -> None:
     assert error_of(State(type=StateType.COMPLETED, name="Completed"), STEP, "cpu") is None
+
+
+def test_a_stage_whose_flow_run_was_deleted_fails_and_is_worth_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        """Of a server that knows no flow run."""
+
+        def __enter__(self) -> "Client":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing to close."""
+
+        def read_flow_run(self, number: object) -> None:
+            """As Prefect's client does."""
+            raise ObjectNotFound(http_exc=httpx.HTTPError("404"))
+
+    monkeypatch.setattr(fleet, "get_client", lambda sync_client: Client())
+    waiting = fleet.FlowRun(uuid4(), STEP, "gpu", lambda: None, lambda _: None)
+    with pytest.raises(StageFailed, match="its flow run was deleted on Prefect's server; run the same again"):
+        waiting.wait()
+    waiting.cancel()
 
 
 def test_a_stage_without_machines_stays_here() -> None:

@@ -4,7 +4,7 @@ Reads runs' ledgers and looks whether files are there; writes nothing. The comma
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from oapl_core.model_files.hub_names import hub_model
 from oapl_core.model_files.model_hub import fetched, refuse_unpinned
 from oapl_core.plugins.trying import check_import
 from oapl_core.problems.published import published_sets
+from oapl_core.progress import say
+from oapl_core.run_folder.resolving import positions_in
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.evaluation_folder import EvaluationFolderConfig, SetConfig
 from oapl_core.settings.experiment_file import apply
@@ -25,7 +27,10 @@ _PLACE = re.compile(r"round_(\d+)(?:/epoch_(\d+))?")
 
 
 def settings_of(
-    models: Sequence[str], problems: Mapping[str, Any], overrides: Sequence[str] = ()
+    models: Sequence[str],
+    problems: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    tell: Callable[[str], None] = say,
 ) -> EvaluationFolderConfig:
     """Return the settings of an evaluation.
 
@@ -33,7 +38,8 @@ def settings_of(
         models: as ``model_of`` reads them.
         problems: fields of SetConfig.
         overrides: ``key.sub=value``, fields of EvaluationFolderConfig. Without `engine.max_model_len` the
-            engine takes what prompt and answer need.
+            engine takes what prompt and answer need. Without `max_tokens` an answer takes what the models hold.
+        tell: is told of a limit that was lowered so.
 
     Raises:
         ConfigError: one line that says what is wrong; no folder was made.
@@ -46,12 +52,33 @@ def settings_of(
         known = {key: values["problems"].get(key) for key in ("name", "release", "window")}
         published_sets().check(SetConfig(**known))
     values["models"] = [model_of(word) for word in models]
-    fields = EvaluationFolderConfig.model_fields
-    # no more context than is asked for: its size decides how many answers fit at once
-    lengths = [values.get(key, fields[key].default) for key in ("max_prompt_tokens", "max_tokens")]
-    if all(isinstance(length, int) for length in lengths):
-        values["engine"] = {"max_model_len": sum(lengths), **values.get("engine", {})}
+    prompt, answer = (values.get(key, _default(key)) for key in ("max_prompt_tokens", "max_tokens"))
+    if isinstance(prompt, int) and isinstance(answer, int):
+        if "max_tokens" not in values and (left := _left(values["models"], prompt)) < answer:
+            values["max_tokens"] = answer = int(left)
+            tell(f"max_tokens = {answer}: what the models' positions leave beside max_prompt_tokens = {prompt}")
+        # no more context than is asked for: its size decides how many answers fit at once
+        values["engine"] = {"max_model_len": prompt + answer, **values.get("engine", {})}
     return checked(values, "the evaluation")
+
+
+def _default(key: str) -> Any:
+    return EvaluationFolderConfig.model_fields[key].default
+
+
+def _left(models: Sequence[Mapping[str, Any]], prompt: int) -> float:
+    """Return the longest answer that every model can hold beside the longest prompt.
+
+    Raises:
+        ConfigError: a model holds no more than the prompt.
+    """
+    positions, label = min((positions_in(Path(one["path"], "config.json")), one["label"]) for one in models)
+    if positions <= prompt:
+        raise ConfigError(
+            f"max_prompt_tokens = {prompt} leaves no position for an answer: {label} has {positions:.0f}; give fewer, "
+            f"for example max_prompt_tokens={positions // 2:.0f}"
+        )
+    return positions - prompt
 
 
 def checked(values: Mapping[str, Any], where: str) -> EvaluationFolderConfig:

@@ -64,7 +64,24 @@ def test_a_prompt_is_shown_as_the_experiments_model_reads_it(tmp_path: Path) -> 
     (tmp_path / "own.jinja").write_text("Q: {{ statement }}")
     (tmp_path / "train.jsonl").unlink()
     refused = called("prompt", str(tmp_path / "e.toml"))
-    assert (refused.returncode, refused.stderr) == (2, f"error: {tmp_path}/train.jsonl: there is no such file\n")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"error: {tmp_path}/train.jsonl: no such problem set; check [problems] in the experiment\n",
+    )
+
+
+def test_a_prompt_is_of_the_first_problem_that_is_trained_on_read_by_the_experiments_columns(tmp_path: Path) -> None:
+    row = {"id": "s", "riddle": "Which is the sum of 1 and 2?", "question": "never shown", "answer": "3"}
+    training = write_rows(tmp_path / "train.jsonl", row, row | {"id": "t", "riddle": "And of 2 and 2?"})
+    (tmp_path / "left-out.jsonl").write_text('{"problem_id": "s"}\n')
+    model = write_tiny_model(tmp_path / "model")
+    (tmp_path / "e.toml").write_text(
+        f'name = "e"\nmodel = "{model}"\n[problems]\ntrain = "{training}"\nheldout = "{training}"\n'
+        f'prompt_style = "plain"\ncolumns = {{statement = "riddle", problem_id = "id"}}\n'
+        f'exclude = "{tmp_path}/left-out.jsonl"\n'
+    )
+    shown = called("prompt", str(tmp_path / "e.toml"), "--show", "9")
+    assert (shown.stdout.count("--- "), "And of 2 and 2?" in shown.stdout) == (3, True), shown.stderr
 
 
 def test_solutions_are_run_and_other_sets_compared(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from oapl_core.model_files.hub_names import pinned, unpinned
 from oapl_core.problems.prepare import prepare
 from oapl_core.run_folder.opening import check, find
 from oapl_core.run_folder.run import Run
+from oapl_extras.problem_sets.prompt_command import prompt
 from oapl_extras.rows.hub_rows import local
 from tests.extras.rows.foreign_rows import trl_messages
 from tests.hub import COMMIT, Hub, serve
@@ -125,3 +126,15 @@ def test_a_data_set_that_needs_a_token_says_so(tmp_path: Path, hub: Hub) -> None
     with pytest.raises(DataError, match="is gated; accept its terms on .* and set HF_TOKEN"):
         local(Path(f"hub:someone/sums@{COMMIT}:train"))
     assert not list((tmp_path / "datasets").rglob("*.parquet"))
+
+
+def test_prompts_of_the_hub_are_shown(tmp_path: Path, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    file = experiment(tmp_path, "hub:someone/sums:train")
+    prompt(str(file), show=2)
+    said = capsys.readouterr().out
+    assert f"hub:someone/sums:train is commit {COMMIT} today" in said
+    assert said.count("an answer ends with") == 2
+    prompt(f"hub:someone/sums@{COMMIT}:test", ["prompt_style=plain"])
+    assert "style plain)\n[user]\n" in capsys.readouterr().out
+    with pytest.raises(DataError, match="write hub:ORG/NAME@COMMIT:SPLIT"):
+        prompt("hub:someone/sums:test")
