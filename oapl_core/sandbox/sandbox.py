@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import queue
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +31,7 @@ DEFAULT_LIBRARIES = ("numpy",)
 """For a sandbox used alone; the verifier passes its own setting."""
 _EXECUTABLE_MB = 64.0
 _TRIES = 3  # an overloaded machine may kill a server; three times in a row is no accident
+_PAUSE_S = 1.0
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -144,19 +146,29 @@ class Sandbox:
 
     @contextmanager
     def _server(self) -> Iterator[ServerProcess]:
-        """Lend an idle server; one that died meanwhile is replaced."""
+        """Lend an idle server, a new one where the last user lost it."""
         server = self._idle.get()
         try:
+            if server.is_closed:
+                server = self._another()
             yield server
         except ServerLost:
-            self.servers_lost += 1
+            self.servers_lost += server in self._servers
             self._servers.discard(server)
             server.close()
-            server = self._server_process(self.level)
-            self._servers.add(server)
             raise
         finally:
             self._idle.put(server)
+
+    def _another(self) -> ServerProcess:
+        try:
+            server = self._server_process(self.level)
+        except (SandboxError, OSError) as error:
+            # on a full machine the next try would fail as fast, and take the work that other servers could do
+            time.sleep(_PAUSE_S)
+            raise ServerLost(f"no fork server could be started: {error}") from None
+        self._servers.add(server)
+        return server
 
     def executions(self, program: Program, inputs: Sequence[bytes], limits: Limits) -> Generator[Execution, None, None]:
         """Runs the inputs in order in ONE child and yields a non-empty prefix of their executions as they end.

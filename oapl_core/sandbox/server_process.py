@@ -72,6 +72,11 @@ class ServerProcess:
         """Process id of the watcher; killing it takes the whole server down."""
         return self._process.pid
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, so that it runs nothing any more."""
+        return self._connection.fileno() < 0
+
     def close(self) -> None:
         """Ends the server and every child of it. Safe to call twice."""
         self._connection.close()

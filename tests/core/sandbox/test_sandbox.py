@@ -13,8 +13,9 @@ import pytest
 
 from oapl_core.errors import SandboxError
 from oapl_core.sandbox import Execution, Limits, Program, probe
-from oapl_core.sandbox.sandbox import Sandbox
+from oapl_core.sandbox.sandbox import Level, Sandbox
 from oapl_core.sandbox.seccomp import ALLOWED, allowlist, denylist
+from oapl_core.sandbox.server_process import ServerProcess
 from oapl_core.sandbox.session import Session
 from tests import sandboxes
 
@@ -231,6 +232,30 @@ def test_killing_fork_servers_loses_no_execution() -> None:
         seen = list(sandbox.stream(run, range(60)))
         assert seen == [b"%d\n" % n for n in range(60)]
         assert sandbox.servers_lost >= 1
+
+
+@pytest.mark.parametrize("failure", [SandboxError("no memory"), BlockingIOError("no more processes")])
+def test_a_server_that_cannot_be_started_again_at_once_is_started_later(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is answered meanwhile as if the programs were at fault."""
+    with sandboxes.sandbox(workers=1) as sandbox:
+        start, failures = sandbox._server_process, [failure]
+
+        def full(level: Level) -> ServerProcess:
+            if failures:
+                raise failures.pop()
+            return start(level)
+
+        monkeypatch.setattr(sandbox, "_server_process", full)
+        os.kill(sandbox.server_pids[0], signal.SIGKILL)
+        assert sandbox.run(ECHO, [b"1"], LIMITS)[0].stdout == b"1\n"
+        assert (failures, len(sandbox.server_pids), sandbox.servers_lost) == ([], 1, 1)
+        failures += 3 * [failure]
+        os.kill(sandbox.server_pids[0], signal.SIGKILL)
+        with pytest.raises(SandboxError, match=f"in 3 attempts: no fork server could be started: {failure}"):
+            sandbox.run(ECHO, [b"1"], LIMITS)
+        assert sandbox.run(ECHO, [b"1"], LIMITS)[0].stdout == b"1\n"
 
 
 def test_killing_the_process_inside_the_namespaces_loses_no_execution() -> None:
