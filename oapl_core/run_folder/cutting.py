@@ -4,6 +4,7 @@ Reads the ledger and ``1_rollouts/.in_flight/problems_per_part``; ``generate`` w
 that a change of `[fleet]` cuts no unfinished round anew.
 """
 
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def decide(run: Run, number: int, problems: int) -> int:
     size, path = problems_per_part(run, number, problems), _record(run, number)
     if run.config.of_round(number).sampling.problems_per_part is None and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".tmp-{path.name}")
+        # a name of its own: several machines may begin the round at once, and write the same
+        temporary = path.with_name(f".tmp-{uuid.uuid4().hex}")
         temporary.write_text(str(size))
         fsync(temporary)
         temporary.rename(path)

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from oapl_core import files
 from oapl_core.changing.forking import with_overrides
 from oapl_core.rollouts.generate import generate
-from oapl_core.run_folder.cutting import problems_per_part
+from oapl_core.run_folder import cutting
+from oapl_core.run_folder.cutting import decide, problems_per_part
 from oapl_core.run_folder.run import Run, parts_of
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 
@@ -50,6 +52,19 @@ def test_each_of_several_engines_gets_four_parts(
 def test_a_setting_is_a_setting(tmp_path: Path) -> None:
     run = begun(tmp_path, engine={"replicas": 8}, sampling={"problems_per_part": 100})
     assert problems_per_part(run, 0, 4000) == 100
+
+
+def test_two_machines_may_begin_a_round_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, other = begun(tmp_path), list[int]()
+
+    def fsync(path: Path) -> None:
+        """Let the other one begin and end while the first writes."""
+        monkeypatch.setattr(cutting, "fsync", files.fsync)
+        other.append(decide(run, 0, 130))
+
+    monkeypatch.setattr(cutting, "fsync", fsync)
+    assert decide(run, 0, 130) == 128 and other == [128]
+    assert [path.name for path in run.in_flight(0).iterdir()] == ["problems_per_part"]
 
 
 def test_a_round_that_was_begun_keeps_its_parts(tmp_path: Path) -> None:
