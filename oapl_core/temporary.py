@@ -1,9 +1,11 @@
 """Folders for temporary files that a killed process leaves for the next start to remove.
 
-Each is locked by whoever uses it; one that nobody locks any more was left by a power cut or a SIGKILL.
+Each is locked by whoever uses it; one that nobody locks any more was left by a power cut or a SIGKILL. Its name says
+which machine made it: on a disk that several share a lock may be seen by its own machine alone.
 """
 
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
@@ -12,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_PREFIX = "oapl-tmp-"
-"""Short, as sockets lie below such folders (paths of 107 characters)."""
 _FRESH_S = 2.0
 
 
@@ -31,17 +31,22 @@ def temporary_folder() -> Iterator[Path]:
 def locked_folder() -> tuple[str, int]:
     """Make a new folder in TMPDIR, and a descriptor that locks it for as long as any process has it open.
 
-    Folders that nobody locks are removed first.
+    Folders of this machine that nobody locks are removed first.
     """
-    for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for old in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
         with suppress(OSError):  # another user's, or gone since
             if _is_free(old):
                 shutil.rmtree(old)
-    folder = tempfile.mkdtemp(prefix=_PREFIX)
+    folder = tempfile.mkdtemp(prefix=_prefix())
     lock = os.open(folder, os.O_RDONLY)
     with suppress(OSError):  # a file system without locks: then nobody can take it either
         fcntl.flock(lock, fcntl.LOCK_EX)
     return folder, lock
+
+
+def _prefix() -> str:
+    # short, as sockets lie below such folders (paths of 107 characters)
+    return f"oapl-tmp-{hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:6]}-"
 
 
 def _is_free(folder: Path) -> bool:

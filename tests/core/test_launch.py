@@ -24,6 +24,7 @@ from oapl_core.runner import beside
 from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.stage import disk_error
+from oapl_core.temporary import _prefix
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
 STUBBORN = """
@@ -315,7 +316,7 @@ def test_what_a_power_cut_left_goes_with_the_next_start(
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(place))
-    others, old = place / "oapl-notes", place / "oapl-tmp-left0000"
+    others, old = place / "oapl-notes", place / f"{_prefix()}left0000"
     for folder in (others, old):
         folder.mkdir()
         (folder / "file").touch()

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from oapl_core.temporary import temporary_folder
+from oapl_core.temporary import locked_folder, temporary_folder
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HOLDER = """
@@ -43,6 +44,19 @@ def test_a_killed_process_leaves_its_folder_to_the_next(place: Path) -> None:
     with temporary_folder() as own:
         assert list(place.iterdir()) == [own]
     assert not list(place.iterdir())
+
+
+def test_what_another_machine_keeps_in_a_shared_place_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = list[Path]()
+    for machine in ("one", "two"):
+        monkeypatch.setattr(os, "uname", lambda machine=machine: SimpleNamespace(nodename=machine))
+        name, lock = locked_folder()
+        os.close(lock)  # as if it were a lock that only its machine sees
+        os.utime(name, (0, 0))
+        folders.append(Path(name))
+    with temporary_folder() as own:
+        assert set(place.iterdir()) == {folders[0], own}, "on machine two, whose old folder is gone"
+    assert len(own.name) <= 24, "sockets lie below"
 
 
 def test_no_other_temporary_folder_is_made() -> None:
