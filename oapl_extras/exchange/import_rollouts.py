@@ -3,8 +3,8 @@
 Reads a data set in the authors' schema (``exchange/__init__.py``) or what another trainer dumps (``formats.py``).
 Writes round_NN/1_rollouts and 2_verdicts, which later stages take as they are. In a run that has no prompts yet it also
 writes problems.parquet and prompts.parquet. The data set's problems are then the training split, but for those that the
-experiment's validation and held-out sets have, too. In a run with prompts, a group belongs to the problem with the same
-prompt.
+experiment's validation and held-out sets have, too (``measured.py``). In a run with prompts, a group belongs to the
+problem with the same prompt.
 
 A conversation goes through the model's chat template. A dump that leaves out special tokens cannot say how the model
 was asked. Its groups belong to those problems of the experiment that are asked in the same words, others are left out.
@@ -36,7 +36,6 @@ from oapl_core.problems.encoding import load_encoder, tool_schemas
 from oapl_core.problems.ground_truth import from_text
 from oapl_core.problems.prepare import prepare, prompts, too_long
 from oapl_core.problems.run_problems import problem_sets
-from oapl_core.problems.sameness import same
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
 from oapl_core.run_folder.cutting import problems_per_part
@@ -59,6 +58,7 @@ from oapl_extras.exchange.imported_rows import (
     turns_of,
     verdict_row,
 )
+from oapl_extras.exchange.measured import Measured
 
 
 @dataclass
@@ -196,10 +196,10 @@ def _came_from(origin: Mapping[str, Any], entry: ArtifactEntry | None) -> bool:
 
 def _accept(job: _Import) -> None:
     """Decide about each group, and count the rows of those that cannot be used."""
-    limit, taken, without_logprobs = job.run.config.problems.max_prompt_tokens, set[str](), 0
+    taken, without_logprobs = set[str](), 0
     # of a run's own problems those that are measured were left out before
-    brings_problems = job.prompts.known is None
-    measured = {same(problem["statement"]) for problem in _measured(job.run)} if brings_problems else set[str]()
+    sets, encode, tokenizer = job.run.config.problems, job.prompts.encode, job.prompts.tokenizer
+    measured = Measured(_measured(job.run), encode, sets, tokenizer) if job.prompts.known is None else None
     for group in job.rows.groups():
         _, ids = job.prompts.rendered(group)
         problem, broken = job.prompts.problem(group), broken_turns(group.rows, ids)
@@ -207,9 +207,9 @@ def _accept(job: _Import) -> None:
         reasons = {
             "broken_turns": broken is not None,
             "rewards_disagree": not group.agrees,
-            "prompt_too_long": len(ids) > limit,
+            "prompt_too_long": len(ids) > sets.max_prompt_tokens,
             "unknown_problem": problem is None,
-            "measured_problem": brings_problems and same(job.prompts.statement(group)) in measured,
+            "measured_problem": measured is not None and measured.has(ids),
             "repeated_problem": problem in taken,  # two conversations that the template renders alike
         }
         reason = next((name for name, holds in reasons.items() if holds), None)

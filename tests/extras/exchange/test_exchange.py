@@ -185,6 +185,31 @@ def test_each_malformation_is_counted_under_its_reason(tmp_path: Path, model: Pa
     assert [row["text"] for row in read_parts(run, "rollouts")] == [row["response"] for row in GOOD]
 
 
+ASKED_AROUND = [
+    "Solve this. 2  SQUARED, of heldout? Think first.",
+    "Question: 2 squared, of validation?\nAnswer:",
+    "2 squared,\nof heldout?",
+]
+ANOTHER = ["12 squared, of heldout?", "1 + 2 squared, of heldout?", "2 squared, of the heldout?"]
+
+
+@pytest.mark.parametrize("asked", [*ASKED_AROUND, *ANOTHER])
+def test_a_measured_problem_is_known_among_other_words(tmp_path: Path, model: Path, asked: str) -> None:
+    run = make_run(tmp_path, model)
+    import_rollouts(run, 0, write_jsonl(tmp_path / "them.jsonl", [*GOOD, *foreign(asked, [1.0, 0.0])]))
+    assert left_out(run) == ({"measured_problem": 2} if asked in ASKED_AROUND else {})
+
+
+def test_a_long_measured_problem_is_known_in_any_place(tmp_path: Path, model: Path) -> None:
+    run = make_run(tmp_path, model)
+    long = "A farmer has 3 cows and 4 goats and sells 2 of each, how many are left"
+    file = run.config.problems.files("heldout")[0]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"statement": long}) + "\n")
+    rows = [*GOOD, *foreign(f"[INST] {long} [/INST]", [1.0, 0.0]), *foreign(long.replace("3", "5"), [1.0, 0.0])]
+    import_rollouts(run, 0, write_jsonl(tmp_path / "them.jsonl", rows))
+    assert left_out(run) == {"measured_problem": 2}
+
+
 def test_a_group_that_lost_a_row_is_left_out_as_a_whole(tmp_path: Path, model: Path) -> None:
     rows = foreign("torn?", [1.0, 0.0, 0.0])
     rows[1]["response"] = None

@@ -16,6 +16,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.training.examples import read_examples
 from oapl_core.training.job import make_job
 from oapl_extras.exchange.import_rollouts import import_rollouts
+from tests.chat_templates import FAMILIES
 from tests.core.training.made_round import TRAINING, train_command, train_in_a_process
 from tests.extras.exchange import dumps
 from tests.extras.exchange.exchanged import left_out, make_run, read_parts
@@ -122,6 +123,26 @@ def test_words_that_no_problem_is_asked_in_are_left_out(tmp_path: Path, model: P
     import_rollouts(run, 0, dumps.verl(tmp_path / "dump", strange, load_tokenizer(model)), form="verl")
     assert {row["problem_id"] for row in read_parts(run, "rollouts")} == {"sum"}
     assert left_out(run) == {"unknown_problem": 3}
+
+
+@pytest.mark.parametrize("template", [*FAMILIES.values(), None], ids=[*FAMILIES, "as-it-is"])
+def test_a_run_without_prompts_never_trains_on_what_it_measures(tmp_path: Path, template: str | None) -> None:
+    """A dump with ids brings its problems, two of which the experiment measures."""
+    model = write_tiny_model(tmp_path / "model")
+    if template:
+        tokenizer = load_tokenizer(model)
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(model)
+    (tmp_path / "asked").mkdir()
+    run = make_run(tmp_path / "asked", model)
+    prepare(run)
+    asked = {row["problem_id"]: row["prompt_ids"] for row in tables.read_table(run.prompts, tables.PROMPTS).to_pylist()}
+    source = dumps.open_instruct(tmp_path / "dump", {name: asked[name] for name in ("heldout", "validation", "sum")})
+    run = make_run(tmp_path, model)
+    import_rollouts(run, 0, source, form="open-instruct")
+    assert left_out(run) == {"measured_problem": 6}
+    rows = tables.read_table(run.prompts, tables.PROMPTS).to_pylist()
+    assert [row["prompt_ids"] for row in rows if row["split"] == "train"] == [asked["sum"]]
 
 
 def test_rewards_of_trl_may_be_chosen_and_weighted(tmp_path: Path, model: Path, prompts: dumps.Prompts) -> None:
