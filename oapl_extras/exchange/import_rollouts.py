@@ -58,7 +58,7 @@ from oapl_extras.exchange.imported_rows import (
     turns_of,
     verdict_row,
 )
-from oapl_extras.exchange.measured import Measured
+from oapl_extras.exchange.measured import MeasuredPrompts
 
 
 @dataclass
@@ -199,7 +199,7 @@ def _accept(job: _Import) -> None:
     taken, without_logprobs = set[str](), 0
     # of a run's own problems those that are measured were left out before
     sets, encode, tokenizer = job.run.config.problems, job.prompts.encode, job.prompts.tokenizer
-    measured = Measured(_measured(job.run), encode, sets, tokenizer) if job.prompts.known is None else None
+    measured = MeasuredPrompts(_measured(job.run), encode, sets, tokenizer) if job.prompts.known is None else None
     for group in job.rows.groups():
         _, ids = job.prompts.rendered(group)
         problem, broken = job.prompts.problem(group), broken_turns(group.rows, ids)
@@ -328,11 +328,12 @@ def _rows(
     details: Counter[str],
 ) -> Iterator[dict[str, Any]]:
     """Yield rows of tables.ROLLOUTS; fill ``judged`` with those of tables.VERDICTS, ``policies``, and counts."""
-    right_from = threshold(job.run.config.of_round(job.round_number).reward)
+    settings = job.run.config.of_round(job.round_number)
+    right_from, most = threshold(settings.reward), settings.sampling.max_tokens
     for problem, group in groups:
         details["problems"] += 1
         for sample, given in enumerate(group.rows):
-            raw = job.prompts.with_ids(given, job.assumed.end_token)
+            raw = job.prompts.with_ids(given, job.assumed.end_token, most)
             row = rollout_row(job.run, job.round_number, problem, sample, raw, job.prompts.tokenizer, job.assumed)
             row |= turns_of(raw)
             judged.append(verdict_row(row, raw["precomputed_reward"], right_from))

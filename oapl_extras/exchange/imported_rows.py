@@ -15,6 +15,7 @@ from oapl_extras.exchange.messages import Conversations, conversations_of
 from oapl_extras.exchange.offline_row import extra
 
 UNKNOWN = "unknown"
+ENDED = ", end token added"
 Key = str | tuple[int, ...]
 
 
@@ -31,12 +32,21 @@ class Prompts:
     conversations: Callable[[], Conversations]
     """Maker of the object that encodes messages; made when it is asked for, as not every template can."""
 
-    def with_ids(self, raw: Mapping[str, Any], end_token: bool) -> Mapping[str, Any]:
-        """Encode the messages of a row that has them; any other row is returned as it is."""
+    def with_ids(self, raw: Mapping[str, Any], end_token: bool, most: int) -> Mapping[str, Any]:
+        """Encode the messages of a row that has them; any other row is returned as it is.
+
+        With ``end_token`` the last turn gets its end token, but for an answer that was cut: its row says so, or it has
+        ``most`` tokens.
+        """
         if "turn_messages" not in raw:
             return raw
-        sampling = {**raw["sampling"], "engine": f"{raw['sampling'].get('engine') or 'imported'}, encoded here"}
-        return {**raw, **self.conversations().encoded(raw["turn_messages"], end_token), "sampling": sampling}
+        sampling, messages = raw["sampling"], raw["turn_messages"]
+        ends = end_token and not was_cut(sampling)
+        made = self.conversations().encoded(messages, ends)
+        if ends and len(made["response_token_ids"]) > most:
+            ends, made = False, self.conversations().encoded(messages, end_last=False)
+        engine = f"{sampling.get('engine') or 'imported'}, encoded here{ENDED * ends}"
+        return {**raw, **made, "sampling": {**sampling, "engine": engine}}
 
     @classmethod
     def of(cls, run: Run, encode: Encode, tokenizer: Any, is_known: bool) -> "Prompts":
@@ -100,7 +110,9 @@ class Assumed:
     temperature: float = 1.0
     """The paper's; the policy's log-probs are taken at it."""
     end_token: bool = False
-    """Whether texts get the model's end token when they are encoded, but for those that fill `sampling.max_tokens`."""
+    """Whether texts get the model's end token when they are encoded, but for those that were cut: their rows say so,
+    or they fill `sampling.max_tokens`.
+    """
 
     @property
     def said(self) -> dict[str, Any]:
@@ -123,12 +135,13 @@ def rollout_row(
     """Make a row of tables.ROLLOUTS from a foreign row."""
     sampling: Mapping[str, Any] = raw.get("sampling") or {}
     ids, text, known = raw.get("response_token_ids"), raw.get("response"), sampling.get("logprobs") is not None
+    most = run.config.of_round(round_number).sampling.max_tokens
     engine = sampling.get("engine") or "imported"
     if ids is None:
         ids, engine = tokenizer(text, add_special_tokens=False)["input_ids"], f"{engine}, encoded here"
         # an answer that fills the limit was cut there: the policy never sampled an end
-        if assumed.end_token and len(ids) < run.config.of_round(round_number).sampling.max_tokens:
-            ids, engine = [*ids, tokenizer.eos_token_id], f"{engine}, end token added"
+        if assumed.end_token and not was_cut(sampling) and len(ids) < most:
+            ids, engine = [*ids, tokenizer.eos_token_id], engine + ENDED
     return {
         "run": run.root.name,
         "round": round_number,
@@ -146,6 +159,11 @@ def rollout_row(
         "engine": engine,
         "sampled_at": None,
     }
+
+
+def was_cut(sampling: Mapping[str, Any]) -> bool:
+    """Tell whether a row says that its answer was cut at the longest length."""
+    return bool(sampling.get("finish_reason") == "length")
 
 
 def turns_of(raw: Mapping[str, Any]) -> dict[str, Any]:

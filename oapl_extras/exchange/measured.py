@@ -21,7 +21,7 @@ _ENDS = frozenset(".?!:")
 """Marks after which a sentence ends."""
 
 
-class Measured:
+class MeasuredPrompts:
     """Statements and prompts of the problems that are only measured."""
 
     def __init__(

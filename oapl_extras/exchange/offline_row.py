@@ -4,7 +4,7 @@
     missing_column         no prompt, response, precomputed_reward or response_rewards
     bad_prompt             not a conversation: a list of {role, content} with texts; other formats: no text or token ids
     bad_response           not a text
-    bad_reward             precomputed_reward is not a number from 0 to 1; of other formats not a finite number
+    bad_reward             precomputed_reward is not a number, or not one that a column of rewards can hold as finite
     bad_response_rewards   not a list of such numbers
     bad_token_ids          response_token_ids is not a list of token ids
     bad_sampling           log-probs that are not one number for each token id
@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from oapl_core.tables import as_table
+from oapl_core.tables import as_stored, as_table
 from oapl_core.turns.rows import columns, recorded
 
 _REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
@@ -41,9 +41,9 @@ def complaint(raw: Any) -> str | None:
     checks = {
         "bad_prompt": _is_conversation(raw["prompt"]),
         "bad_response": isinstance(raw["response"], str),
-        "bad_reward": _is_reward(raw["precomputed_reward"]),
+        "bad_reward": _is_number(raw["precomputed_reward"]),
         "bad_response_rewards": isinstance(raw["response_rewards"], list)
-        and all(map(_is_reward, raw["response_rewards"])),
+        and all(map(_is_number, raw["response_rewards"])),
         "bad_token_ids": _are_ids(raw.get("response_token_ids")),
         "bad_sampling": _is_sampling(raw.get("sampling"), raw.get("response_token_ids")),
     }
@@ -94,7 +94,13 @@ def _is_conversation(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # True is an int in Python
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(as_stored(value))
+    except OverflowError:  # a whole number beyond float64
+        return False
 
 
 def _are_turns(value: Any, ids: Any) -> bool:
@@ -109,11 +115,6 @@ def _are_turns(value: Any, ids: Any) -> bool:
     except (pa.ArrowException, TypeError, ValueError):
         return False
     return True
-
-
-def _is_reward(value: Any) -> bool:
-    # True is an int in Python; NaN fails both comparisons.
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _are_ids(value: Any) -> bool:

@@ -21,7 +21,8 @@ from oapl_core.verdicts.verify import verify
 from oapl_extras.exchange.export import export
 from oapl_extras.exchange.grouping import GroupedRows
 from oapl_extras.exchange.import_rollouts import import_rollouts
-from tests.extras.exchange.exchanged import Row, foreign, left_out, make_run, read_parts, sample, write_jsonl
+from oapl_extras.exchange.imported_rows import Assumed
+from tests.extras.exchange.exchanged import REWARDS, Row, foreign, left_out, make_run, read_parts, sample, write_jsonl
 from tests.tiny_model import write_tiny_model
 
 
@@ -88,6 +89,19 @@ def test_round_trip_keeps_problems_tests_and_prompts(
         for run in (original, copy)
     ]
     assert prompts[0] == prompts[1]
+
+
+def test_rewards_outside_0_and_1_come_back(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A penalty for length, and a bonus."""
+    monkeypatch.setitem(REWARDS, "sum", [1.5, -0.25, 0.0])
+    run, copy = make_run(tmp_path, model), make_run(tmp_path, model, "b")
+    prepare(run)
+    sample(run)
+    export(run, 0, tmp_path / "round.parquet")
+    import_rollouts(copy, 0, tmp_path / "round.parquet")
+    assert left_out(copy) == {}
+    assert [row["reward"] for row in read_parts(copy, "verdicts")][:3] == REWARDS["sum"]
+    assert grouped(copy) == grouped(run)
 
 
 def test_an_imported_run_exports_the_same_rows_again(exported: Path, tmp_path: Path, model: Path) -> None:
@@ -159,13 +173,23 @@ def test_what_the_authors_do_not_say_is_unknown_and_not_trained_on(
         train(run, 0)
 
 
+def test_no_end_token_is_added_to_an_answer_that_says_it_was_cut(tmp_path: Path, model: Path) -> None:
+    run = make_run(tmp_path, model)
+    rows = foreign("2 + 2?", [1.0, 0.0, 0.0])
+    for row, reason in zip(rows, ("stop", "length", None), strict=True):
+        row["sampling"] = {"finish_reason": reason}
+    import_rollouts(run, 0, write_jsonl(tmp_path / "them.jsonl", rows), assumed=Assumed(end_token=True))
+    end = AutoTokenizer.from_pretrained(model).eos_token_id
+    assert [row["response_ids"][-1] == end for row in read_parts(run, "rollouts")] == [True, False, True]
+
+
 GOOD = foreign("good?", [1.0, 0.0])
 BROKEN: dict[str, list[Any]] = {
     "not_an_object": ["{torn", "[1, 2]"],
     "missing_column": [{k: v for k, v in GOOD[0].items() if k != "response"}, GOOD[0] | {"precomputed_reward": None}],
     "bad_prompt": [GOOD[0] | {"prompt": "good?"}, GOOD[0] | {"prompt": []}, GOOD[0] | {"prompt": [{"role": "user"}]}],
     "bad_response": [GOOD[0] | {"response": ["text"]}],
-    "bad_reward": [GOOD[0] | {"precomputed_reward": r} for r in ("1", True, float("nan"), 2.0)],
+    "bad_reward": [GOOD[0] | {"precomputed_reward": r} for r in ("1", True, float("nan"), 1e39, 10**400)],
     "bad_response_rewards": [GOOD[0] | {"response_rewards": 1.0}, GOOD[0] | {"response_rewards": ["x"]}],
     "bad_token_ids": [GOOD[0] | {"response_token_ids": ids} for ids in ("1 2", [1.5], [-1])],
     "bad_sampling": [GOOD[0] | {"response_token_ids": [1, 2], "sampling": {"logprobs": [-1.0]}}],

@@ -17,6 +17,7 @@ from oapl_core.tables import LOSS_MASK, TURNS
 from oapl_core.turns.rows import fault, prompt_hash
 from oapl_extras.exchange.export import export
 from oapl_extras.exchange.import_rollouts import import_rollouts
+from oapl_extras.exchange.imported_rows import Assumed
 from oapl_extras.exchange.messages import Conversations
 from tests.chat_templates import FAMILIES, QWEN
 from tests.core.groups.test_build import put, rollout, verdict
@@ -178,6 +179,26 @@ def test_messages_come_back_as_the_same_tokens_without_log_probs(original: Run, 
             assert [call["result"] for call in one["tool_calls"]] == ["7"]
     truths = [row["answer"] for row in tables.read_table(copy.problems, tables.PROBLEMS).to_pylist()]
     assert "4" in truths
+
+
+def test_messages_that_were_cut_get_no_end_token(original: Run, tmp_path: Path, model: Path, tokenizer: Any) -> None:
+    part = next(iter(sorted(original.rollouts(0).glob("part-*"))))
+    rows = tables.read_table(part, tables.ROLLOUTS).to_pylist()
+    rows[1]["finish_reason"] = "length"
+    put(original, part, tables.ROLLOUTS, rows)
+    export(original, 0, tmp_path / "round.jsonl")
+    longest = len(rows[0]["response_ids"])  # with its end: the same answer without it is not cut
+    for name, most in {"b": longest, "c": longest - 1}.items():
+        copy = make_run(tmp_path, model, name, sampling={"max_tokens": most, "group_size": 3})
+        import_rollouts(copy, 0, tmp_path / "round.jsonl", form="messages", assumed=Assumed(end_token=True))
+        whole, cut = rollouts(copy)[:2]
+        is_whole = name == "b"
+        assert (whole["response_ids"] == rows[0]["response_ids"]) == is_whole
+        assert whole["engine"].endswith(", end token added") == is_whole
+        assert cut["response_ids"] == rows[1]["response_ids"][:-1]
+        assert (whole["finish_reason"], cut["finish_reason"]) == ("stop", "length")
+        details = copy.ledger.artifacts()["round_00/1_rollouts/part-00000.parquet"].details
+        assert details["truncated"] == 1
 
 
 def test_trajectories_to_imitate_keep_their_calls(original: Run, tmp_path: Path) -> None:
