@@ -2,7 +2,7 @@
 
 A prompt has more words than its problem's statement: those of a template, of turns, of a chat format. So it asks a
 problem whose statement, with the same words in order (sameness.py), stands in it whole. A statement of fewer than 13
-words (likeness.py says why 13) has to stand there as a sentence: the problem `2 + 2` is not asked by `2 + 2 + 3`. A
+words (likeness.py says why 13) has to stand there as a sentence. So `2 + 2 + 3` does not ask the problem `2 + 2`. A
 prompt also asks a problem that this experiment asks in the same words.
 """
 
