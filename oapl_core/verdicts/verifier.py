@@ -269,12 +269,20 @@ class Verifier:
         # In order and on every core; a copy stands behind its original, whose verdict is known by then.
         judged = self._sandbox.stream(lambda number: self._judge(slots[number]), first)
         known: dict[int, Verdict] = {}
+        again: Iterator[Verdict] | None = None
         for number, original in enumerate(copies):
-            if original == number:
+            if original == number and number not in known:
                 known[number] = next(judged)
-            verdict = known[original]
-            # A limit says something of the machine's load: a copy of such an answer is judged for itself.
-            yield verdict if original == number or verdict.outcome.is_repeatable else self._judge(slots[number])
+            if original == number or known[original].outcome.is_repeatable:
+                yield known[original]
+                continue
+            if again is None:
+                # A limit says something of the machine's load: each copy of such an answer is judged for itself. That
+                # is for every core, too, once the others are known.
+                known.update(zip(first[len(known) :], judged, strict=True))
+                limited = [n for n, o in enumerate(copies) if o < n and not known[o].outcome.is_repeatable]
+                again = self._sandbox.stream(lambda number: self._judge(slots[number]), limited)
+            yield next(again)
 
     def _copies(self, slots: Sequence[Verdict | _Job]) -> list[int]:
         """Return for each slot the number of the first slot with the same problem and answer (itself, if it is first).

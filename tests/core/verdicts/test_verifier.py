@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +200,36 @@ def test_equal_answers_are_graded_once_and_limits_are_not_reused() -> None:
     assert [v.reward for v in verdicts] == [1.0, 0.0, 1.0, 0.0]
 
 
+class _Slow(Verifier):
+    """A verifier under which programs named slow run into a limit; copies are judged two at a time or not at all."""
+
+    together = threading.Barrier(2, timeout=5.0)
+    judged = 0
+
+    def _grade(self, job: Any, blank: module.Verdict) -> module.Verdict:
+        if "slow" not in job.answer:
+            return replace(blank, outcome=Outcome.WRONG_ANSWER, excerpt=None)
+        with self._counting:
+            self.judged += 1
+            number = self.judged
+        if number > 2:  # the two originals
+            self.together.wait()
+        return replace(blank, outcome=Outcome.TIME_LIMIT, cpu_s=float(number), excerpt=None)
+
+    _counting = threading.Lock()
+
+
+def test_copies_of_answers_that_ran_into_a_limit_are_judged_on_every_core() -> None:
+    answers = "slow-a fast-a slow-a slow-a fast-a slow-b slow-b fast-b slow-a".split()
+    texts = [fenced(answer) for answer in answers]
+    with _Slow(CONFIG, level=sandboxes.LEVEL) as verifier:
+        found = list(verifier.stream([SUM] * len(texts), texts, ["stop"] * len(texts)))
+    assert [verdict.answer for verdict in found] == [f"{answer}\n" for answer in answers], "in their order"
+    slow = [verdict for verdict in found if verdict.outcome is Outcome.TIME_LIMIT]
+    assert len(slow) == 6 and found[1] is found[4]
+    assert sorted(verdict.cpu_s for verdict in slow) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "each was judged for itself"
+
+
 def test_equal_answers_to_different_problems_are_not_mixed_up(verifier: Verifier) -> None:
     other = {**SUM, "problem_id": "product", "tests": [{"input": "2 3\n", "output": "6\n"}]}
     text = fenced("print(sum(map(int, input().split())))")
@@ -242,8 +274,6 @@ class _Generous(Verifier):
     """A verifier that lets everything pass."""
 
     def _grade(self, job: Any, blank: module.Verdict) -> module.Verdict:
-        from dataclasses import replace
-
         return replace(blank, outcome=Outcome.PASSED)
 
 
