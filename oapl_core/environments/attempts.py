@@ -1,16 +1,27 @@
 r"""A task of reasoning-gym in several attempts: the task scores each answer, and the model is told if it may do better.
 
 Problems are those that `oapl gym` makes; the package is optional (`pip install "oapl[gym]"`). The task judges: a
-trajectory earns the score of its last answer, less a share for each attempt before.
+trajectory earns the score of its last answer, less a share for each attempt before. Each turn earns by how much that
+changed, so the sum is right wherever a trajectory ends. Answers are scored in processes of their own, with limits: they
+are untrusted text, and a task may take for ever over one.
 """
 
+import atexit
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oapl_core.environments.protocol import Action, Observation
+from oapl_core.settings.reward import RewardConfig
 from oapl_core.verdicts.answers.answer_rules import maths_by
+from oapl_core.verdicts.workers.function_pool import FunctionCall, FunctionPool
 
 _FULL = 1.0
+# of the whole process, and started with the first answer
+_SCORERS = FunctionPool(
+    RewardConfig(function="oapl_core.verdicts.reasoning_gym:score"), workers=len(os.sched_getaffinity(0))
+)
+atexit.register(_SCORERS.close)
 
 
 class Attempts:
@@ -22,7 +33,12 @@ class Attempts:
         """Allow ``attempts`` at most; each but the first costs ``cost`` of the reward."""
         self._attempts, self._cost = attempts, cost
         self._problem: Mapping[str, Any] = {}
-        self._used = 0
+        self._used, self._told = 0, 0.0
+
+    @property
+    def most_turns(self) -> int:
+        """Turns that a trajectory may take."""
+        return self._attempts
 
     def tools(self) -> Sequence[Callable[..., str]]:
         """Offer no tools: the model only answers."""
@@ -36,19 +52,20 @@ class Attempts:
         """Score the answer, and end after a right or the last one.
 
         Raises:
-            ValueError: the problem is not from `oapl gym`.
+            RuntimeError: it could not be scored: the problem is not from `oapl gym`, say.
         """
-        # here, as a package that is missing is told of once and by name
-        from oapl_core.verdicts.reasoning_gym import score
-
-        self._used += 1
         answer = maths_by("last-box", action.text, False)
-        earned = score(self._problem, action.text, {"answer": answer})
-        if earned >= _FULL or self._used == self._attempts:
-            return Observation(is_done=True, reward=earned - self._cost * (self._used - 1))
+        (scored,) = _SCORERS.call([FunctionCall(self._problem, action.text, {"answer": answer})])
+        if scored.value is None:
+            raise RuntimeError(f"the task's score: {scored.error}")
+        earned = scored.value - self._cost * self._used
+        self._used += 1
+        changed, self._told = earned - self._told, earned
+        if scored.value >= _FULL or self._used == self._attempts:
+            return Observation(is_done=True, reward=changed)
         left = self._attempts - self._used
         comment = "I see no answer in \\boxed{}." if answer is None else "That is not right."
-        return Observation(text=f"{comment} You may answer again ({left} left).")
+        return Observation(text=f"{comment} You may answer again ({left} left).", reward=changed)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""

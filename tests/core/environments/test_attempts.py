@@ -5,8 +5,12 @@ from importlib.util import find_spec
 
 import pytest
 
+from oapl_core.environments import attempts
 from oapl_core.environments.attempts import Attempts
+from oapl_core.environments.making import maker
 from oapl_core.environments.protocol import Action, Environment
+from oapl_core.errors import ConfigError
+from oapl_core.settings.environment import EnvironmentConfig
 from oapl_extras.problem_sets.curation import Tally
 from oapl_extras.problem_sets.reasoning_gym import task_problems
 
@@ -23,7 +27,9 @@ def test_a_wrong_answer_may_be_given_again_and_the_task_judges() -> None:
     assert "(2 left)" in str(first.text)
     environment = pickle.loads(pickle.dumps(environment))
     right = environment.step(Action(f"\\boxed{{{problem['answer']}}}"))
-    assert (right.is_done, right.reward) == (True, 0.75)
+    assert right.is_done
+    # a turn earns what it changed; the sum is the score of the last answer, less the cost
+    assert float(first.reward or 0.0) + float(right.reward or 0.0) == 0.75
 
 
 def test_without_attempts_left_it_is_over() -> None:
@@ -35,3 +41,40 @@ def test_without_attempts_left_it_is_over() -> None:
     assert last.is_done
     assert last.reward is not None
     assert last.reward < 1.0
+
+
+def test_a_trajectory_that_ends_elsewhere_has_the_score_of_its_last_answer() -> None:
+    (problem,) = task_problems("spell_backward", {"min_word_len": 6}, 1, 1, "train", Tally())
+    environment = Attempts(attempts=5, cost=0.125)
+    environment.reset(problem, 0)
+    half = problem["answer"][:3]
+    rewards = [environment.step(Action(f"\\boxed{{{answer}}}")).reward for answer in ("?", half, half)]
+    assert [type(reward) for reward in rewards] == [float] * 3
+    from oapl_core.verdicts.reasoning_gym import score
+
+    graded = score(problem, "", {"answer": half})
+    assert 0.0 < graded < 1.0
+    assert sum(filter(None, rewards)) == pytest.approx(graded - 2 * 0.125)
+
+
+def test_an_answer_that_a_task_takes_for_ever_over_costs_its_own_trajectory_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (problem,) = task_problems("coin_flip", {}, 1, 1, "train", Tally())
+    environment = Attempts()
+    environment.reset(problem, 0)
+    environment.step(Action("\\boxed{0.1}"))  # its process has started
+    monkeypatch.setattr(attempts._SCORERS, "wall_s", 1.0)
+    with pytest.raises(RuntimeError, match="took more than 1 s"):
+        environment.step(Action("\\boxed{1e999999999}"))  # as a fraction: a number of so many digits
+    assert environment.step(Action("\\boxed{0.1}")).text
+
+
+def test_more_attempts_than_turns_are_refused() -> None:
+    def tried(most: int) -> None:
+        maker(EnvironmentConfig(function="attempts", settings={"attempts": most}, max_turns=4))
+
+    tried(4)
+    with pytest.raises(ConfigError, match=r"may take 5 turns, more than environment\.max_turns=4") as refused:
+        tried(5)
+    assert "\n" not in str(refused.value)

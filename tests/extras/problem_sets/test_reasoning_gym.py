@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,6 +123,36 @@ def test_an_answer_is_never_run_as_code(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "seen").exists(), "without the guard it would have been run"
 
 
+def test_threads_guard_each_their_own_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oapl_core.verdicts import reasoning_gym as adapter
+
+    (matrix,), real = made("spiral_matrix", 1), adapter._task
+    began, goes = threading.Event(), threading.Event()
+
+    class Slow:
+        """The task, which waits before it evaluates code."""
+
+        def __init__(self, name: str, config: str) -> None:
+            self.task = real(name, config)
+
+        def score_answer(self, answer: str, entry: Any) -> float:
+            if "open" in answer:
+                began.set()
+                assert goes.wait(10.0)
+            return float(self.task.score_answer(answer, entry))
+
+    monkeypatch.setattr(adapter, "_task", Slow)
+    code = f"[open({str(tmp_path / 'seen')!r}, 'w').close() or 1]"
+    other = threading.Thread(target=adapter.score, args=(matrix, "", {"answer": code}))
+    other.start()
+    assert began.wait(10.0)
+    as_list = str([int(n) for n in matrix["answer"].split()])
+    assert adapter.score(matrix, "", {"answer": as_list}) > 0.05, "a plain answer beside code is evaluated"
+    goes.set()
+    other.join()
+    assert not (tmp_path / "seen").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "plain"),
     [
@@ -136,6 +167,20 @@ def test_an_answer_is_never_run_as_code(tmp_path: Path, monkeypatch: pytest.Monk
         ("f'{x}'", False),
         ("sin(x)(y)", False),
         ("a[0]", False),
+        # what is computed is small
+        ("2**10 - 3**2 * 7 ^ 2", True),
+        ("-x**9/3 + 12*x**2*y**3 - (x + 1)**(3/2) + E**(2*x)", True),
+        ("exp(2*x - 7) * sinh(x) + 3+4j - 1e300", True),
+        ("9**9**9**9", False),
+        ("9^9^9^9", False),
+        ("[1, 2**10**10]", False),
+        ("x**9**9**9", False),
+        ("exp(exp(exp(9)))", False),
+        ("E**E**E**E**E", False),
+        ("1e999999999", False),
+        ("1 << 10**10", False),
+        ("[0] * 10**10", False),
+        ("'%99999999d' % 1", False),
     ],
 )
 def test_plain_expressions(text: str, plain: bool) -> None:
