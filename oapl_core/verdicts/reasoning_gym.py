@@ -91,7 +91,7 @@ def _bits(node: ast.expr) -> float:
     """
     match node:
         case ast.Constant(value=int() as number):
-            return number.bit_length()
+            return float(number.bit_length())
         case ast.Constant(value=float() | complex() as number):
             bits = 64 + abs(math.frexp(abs(number))[1]) if math.isfinite(abs(number)) else math.inf
         case ast.Name(id=name):  # a letter stays a letter; `pi` and `E` are less than 4
@@ -102,7 +102,7 @@ def _bits(node: ast.expr) -> float:
             bits = _of_two(operator, _bits(left), _bits(right))
         case ast.Call(func=ast.Name(id=name), args=arguments):
             bits = max(map(_bits, arguments), default=1.0)
-            bits = 1.5 * 2.0**bits if name in _GROWING else bits
+            bits = 1.5 * math.pow(2.0, bits) if name in _GROWING else bits
         case _:
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, ast.expr):
@@ -115,9 +115,9 @@ def _bits(node: ast.expr) -> float:
 
 def _of_two(operator: ast.operator, left: float, right: float) -> float:
     if isinstance(operator, ast.Pow | ast.BitXor):  # some write ^ for a power
-        return max(1.0, left) * 2.0**right
+        return max(1.0, left) * math.pow(2.0, right)
     if isinstance(operator, ast.LShift):
-        return left + 2.0**right
+        return left + math.pow(2.0, right)
     return left + right if isinstance(operator, ast.Mult | ast.Div) else max(left, right) + 1
 
 
