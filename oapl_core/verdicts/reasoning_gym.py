@@ -5,7 +5,7 @@ it: the task, its settings, the entry. Reads and writes nothing.
 
 Some tasks hand an answer to `eval`, or to sympy's parser, which does (n_queens, spiral_matrix, countdown, puzzle24 and
 others, in version 0.1.25). Answers are untrusted text, so only plain expressions with values of a bounded size are
-evaluated; of others a task finds what it finds of a text that is no Python.
+evaluated. Of others a task finds what it finds of a text that is no Python.
 """
 
 import ast
