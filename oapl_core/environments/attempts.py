@@ -2,8 +2,8 @@ r"""A task of reasoning-gym in several attempts: the task scores each answer, an
 
 Problems are those that `oapl gym` makes; the package is optional (`pip install "oapl[gym]"`). The task judges: a
 trajectory earns the score of its last answer, less a share for each attempt before. Each turn earns by how much that
-changed, so the sum is right wherever a trajectory ends. Answers are scored in processes of their own, with limits: a task
-may take for ever over one.
+changed, so the sum is right wherever a trajectory ends. Answers are scored in processes of their own, with limits: a
+task may take for ever over one.
 """
 
 import atexit
