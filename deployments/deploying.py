@@ -36,7 +36,7 @@ JOB_VARIABLES = {
 """Job variables of flow runs, as prefect.yaml says them of the other deployments."""
 _BOUNDS = {"PREFECT_API_REQUEST_TIMEOUT": "30", "PREFECT_CLIENT_MAX_RETRIES": "3"}
 """Prefect's settings while we write: with its own, 60 s and 5, a frozen server keeps one request for 7 minutes."""
-_START_S, _DEPLOY_S, _GIT_S = 60.0, 600.0, 30.0
+_START_S, _DEPLOY_S, _GIT_S = 120.0, 600.0, 30.0
 _OVER = ("Completed", "Skipped", "Failed", "Crashed", "Cancelled", "Cancelling", "AwaitingRetry", "Paused", "Suspended")
 
 
@@ -45,10 +45,11 @@ def main(stage_pools: Sequence[str] = ()) -> int:
     if not os.environ.get("PREFECT_API_URL"):
         print("error: set PREFECT_API_URL, for example http://127.0.0.1:4200/api")
         return 2
-    # one that was started a moment ago
-    if error := silence(_START_S):
-        print(unreachable(error))
-        return 1
+    if silence(0.0):  # one that was started a moment ago
+        print(f"waits for the Prefect server at {masked(os.environ['PREFECT_API_URL'])}", flush=True)
+        if error := silence(_START_S):
+            print(unreachable(error))
+            return 1
     return within_bounds(lambda: _deploy(stage_pools))
 
 
@@ -195,7 +196,8 @@ def put(wanted: "Automation") -> None:
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
 
-    ours = AutomationCore.model_validate(wanted.model_dump(exclude={"id"}))
+    # an owner, once set, is refused in an update, even if it is None
+    ours = AutomationCore.model_validate(wanted.model_dump(exclude={"id", "owner_resource"}))
     with get_client(sync_client=True) as client:
         there = client.read_automations_by_name(wanted.name)
         if not there:

@@ -9,16 +9,9 @@ from typing import Self
 class SilentServer:
     """A Prefect server in outline; ``url`` is its API's."""
 
-    def __init__(self, port: int = 0, after_s: float = 0.0) -> None:
-        """It listens from ``after_s`` seconds on; then ``port`` must be given."""
+    def __init__(self, port: int = 0) -> None:
+        """It listens."""
         self._port, self._over = port, threading.Event()
-        self._late = threading.Timer(after_s, self._serve)
-        if after_s:
-            self._late.start()
-        else:
-            self._serve()
-
-    def _serve(self) -> None:
         over = self._over
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,8 +44,6 @@ class SilentServer:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._over.set()
-        if self._late.ident:
-            self._late.join()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -15,7 +15,8 @@ import pytest
 from prefect.client import orchestration
 from prefect.events.schemas import automations as known
 from prefect.server.events.schemas.automations import Automation as Stored
-from prefect.server.events.schemas.automations import AutomationCreate
+from prefect.server.events.schemas.automations import AutomationCreate, AutomationUpdate
+from pydantic import BaseModel
 
 from deployments import deploying
 from oapl_core.devices import free_port
@@ -28,22 +29,25 @@ deploying._DEPLOY_S = 0.1
 """
 
 
-def ended(program: str, url: str, folder: Path) -> tuple[str, str]:
-    """What a program prints that knows of a server."""
+def begun(program: str, url: str, folder: Path) -> subprocess.Popen[str]:
+    """A program that knows of a server."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment |= {"PREFECT_API_URL": url, "HOME": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", FAST + program], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
-    return done.stdout, done.stderr
+    command, pipe = [sys.executable, "-c", FAST + program], subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def ended(program: str, url: str, folder: Path) -> tuple[str, str]:
+    """What it prints."""
+    with begun(program, url, folder) as process:
+        return process.communicate(timeout=120)
 
 
 def test_a_server_that_falls_silent_is_one_line_for_each_that_writes_to_it(tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").touch()
     program = "import sys; sys.argv = ['notifying', 'http://127.0.0.1:9/chat']\n"
     program += "print(deploying.main(), measuring.main(['set.jsonl']), notifying.main(), deploying._deploy_all())"
-    # deploying waits for a server that starts
-    with SilentServer(free_port(), after_s=4.0) as server:
+    with SilentServer() as server:
         said, erred = ended(program, server.url, tmp_path)
     *lines, last, codes = said.splitlines()
     silent = f"error: the Prefect server at {server.url} does not answer any more (timed out); restart it, then do the"
@@ -53,10 +57,21 @@ def test_a_server_that_falls_silent_is_one_line_for_each_that_writes_to_it(tmp_p
     assert "Traceback" not in said + erred
 
 
+def test_a_server_that_starts_is_waited_for(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    with begun("print(deploying.main())", url, tmp_path) as process:
+        assert process.stdout
+        assert process.stdout.readline() == f"waits for the Prefect server at {url}\n"
+        with SilentServer(port):
+            line, code = process.stdout.read().splitlines()
+    assert (line.startswith(f"error: the Prefect server at {url} does not answer any more"), code) == (True, "1")
+
+
 def test_a_server_that_does_not_come_is_one_line(tmp_path: Path) -> None:
     program = "deploying._START_S = 1.0\nprint(deploying.main())"
     said, erred = ended(program, f"http://me:word@127.0.0.1:{free_port()}/api", tmp_path)
-    line, code = said.splitlines()
+    _, line, code = said.splitlines()
     assert line.startswith("error: no Prefect server answers at http://") and line.endswith("`make server` starts one")
     assert code == "1" and "word" not in said and "Traceback" not in erred
 
@@ -85,15 +100,15 @@ class Remembering:
 
     def create_automation(self, one: known.AutomationCore) -> UUID:
         """A new one."""
-        return self._write("created", uuid4(), one.model_dump(mode="json"))
+        return self._write("created", AutomationCreate, uuid4(), one.model_dump(mode="json"))
 
     def update_automation(self, number: UUID, one: known.AutomationCore) -> None:
         """In place of what is there."""
-        self._write("updated", number, one.model_dump(mode="json", exclude_unset=True))
+        self._write("updated", AutomationUpdate, number, one.model_dump(mode="json", exclude_unset=True))
 
-    def _write(self, how: str, number: UUID, fields: dict[str, Any]) -> UUID:
+    def _write(self, how: str, taken: type[BaseModel], number: UUID, fields: dict[str, Any]) -> UUID:
         self.writes.append(how)
-        self.stored[number] = Stored(**AutomationCreate.model_validate(fields).model_dump(), id=number)
+        self.stored[number] = Stored(**taken.model_validate(fields).model_dump(), id=number)
         return number
 
 
