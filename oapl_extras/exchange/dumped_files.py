@@ -3,6 +3,8 @@
 Reads Parquet, .jsonl and .jsonl.gz.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,12 +30,32 @@ def weights_of(reward: str | None) -> dict[str, float]:
 
 
 def converted(files: Sequence[Path], chosen: Format, weights: Mapping[str, float]) -> Iterator[tuple[str, Any]]:
-    """Convert each row by the format ``chosen``; yields its place with each result."""
+    """Convert each row by the format ``chosen``; yields its place with each result.
+
+    All rows of a file are ``repeated_dump`` if an earlier one has them, where a format's trainer writes such files.
+    """
+    seen = set[bytes]()
     # A line that is not JSON is one more unusable row, counted like the others, and no reason to refuse the file.
     for path in files:
+        is_repeated = chosen.may_repeat and _is_repeated(path, seen)
         for number, raw in raw_rows(path, torn_is_none=True):
-            for row in ["not_an_object"] if raw is None else chosen.convert(raw, weights):
+            rows = (
+                ["repeated_dump"] if is_repeated else ["not_an_object"] if raw is None else chosen.convert(raw, weights)
+            )
+            for row in rows:
                 yield place(path, number), row
+
+
+def _is_repeated(path: Path, seen: set[bytes]) -> bool:
+    """Tell whether ``seen`` has the rows of a file, whatever step they name; it has them afterwards."""
+    rows = hashlib.blake2b(digest_size=16)
+    for _, raw in raw_rows(path, torn_is_none=True):
+        about = {name: value for name, value in raw.items() if name != "step"} if isinstance(raw, Mapping) else raw
+        rows.update(json.dumps(about, sort_keys=True, default=str).encode() + b"\n")
+    found = rows.digest()
+    is_repeated = found in seen
+    seen.add(found)
+    return is_repeated
 
 
 def listed(source: Path, chosen: Format) -> list[Path]:

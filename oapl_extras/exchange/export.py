@@ -232,7 +232,9 @@ def _write_messages(path: Path, run: Run, round_number: int, parts: Sequence[Pat
             problems = _problems(run, part, 0)
             for rollout, reward, _ in _judged(run, round_number, part, left_out):
                 problem = problems[rollout["problem_id"]]
-                record = {"messages": [*problem["prompt"], *conversations.decoded(rollout)], **tools, "reward": reward}
+                messages = [*problem["prompt"], *conversations.decoded(rollout)]
+                # examples are turns of a prompt: without the number they would be taken for what the model said
+                record = {"messages": messages, "prompt_messages": len(problem["prompt"]), **tools, "reward": reward}
                 known = {name: rollout[name] for name in ("problem_id", "rollout_id", "policy_hash", "finish_reason")}
                 truth = {"ground_truth": problem["reward_model"]["ground_truth"]}
                 file.write(json_text({**record, **known, **truth}) + "\n")

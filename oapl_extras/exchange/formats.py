@@ -11,7 +11,7 @@ Each reader was written from its project's own code:
     open-instruct   `--save_traces`: RUN_rollouts_NNNNNN.jsonl. open_instruct/rl_utils.py, `RolloutRecord`, at commit
                     e6c3044aa6201c8bfa4573c1b03142af599e730d: ids and, where its engine gave them, log-probs
     messages        chat messages with tool calls (messages.py) and a `reward`; also `tools`, `problem_id`,
-                    `policy_hash`, `finish_reason`
+                    `policy_hash`, `finish_reason`, `prompt_messages`
     trl             `log_completions`: completions/completions_NNNNN.parquet. trl/trainer/grpo_trainer.py, `log`, of
                     1.10.0.dev0 at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8: texts alone, without special tokens
 
@@ -21,6 +21,8 @@ policy versions. Reasons for which a row is left out, beside those of ``offline_
 
     tool_turns        a tool's output is among the tokens, and nothing says where
     broken_prefix     the prompt of a turn is not what the model saw before
+    repeated_dump     an earlier file has the same rows: TRL keeps the answers of the last generation in `_logs`, and
+                      writes them at each logging step, so also at steps that generate nothing
     not_finished      the episode or trace failed, or belongs to no training
 """
 
@@ -48,6 +50,8 @@ class Format:
     """A row of a file, with the weights that a person gave to rewards."""
     has_ids: bool
     """Whether rows hold token ids. If not, prompts are known by their words, as the run's own problems are asked."""
+    may_repeat: bool = False
+    """Whether its trainer writes the same rows into several files, each with another step."""
 
 
 def _native(raw: Any, _weights: Mapping[str, float]) -> Converted:
@@ -59,13 +63,13 @@ def _messages(raw: Any, _weights: Mapping[str, float]) -> Converted:
         yield "not_an_object"
     elif any(raw.get(name) is None for name in ("messages", "reward")):
         yield "missing_column"
-    elif reason := complaint_of(raw["messages"]):
+    elif reason := complaint_of(raw["messages"], said := raw.get("prompt_messages")):
         yield reason
     else:
-        first = [message["role"] for message in raw["messages"]].index("assistant")
+        first = said or [message["role"] for message in raw["messages"]].index("assistant")
         row = _row("messages", "", raw["reward"], raw.get("ground_truth"))
         row["sampling"] |= {"policy_hash": raw.get("policy_hash"), "finish_reason": _ended(raw.get("finish_reason"))}
-        row |= {"prompt": raw["messages"][:first], "turn_messages": raw["messages"][first:]}
+        row |= {"prompt": raw["messages"][:first], "turn_messages": raw["messages"][first:], "prompt_messages": said}
         row |= {"tools": raw.get("tools"), "extra_info": {"problem_id": raw.get("problem_id")}}
         yield row
 
@@ -237,7 +241,7 @@ FORMATS = {
         Format("prime-rl", "**/train/effective/traces.jsonl", _prime_rl, has_ids=True),
         # RUN_metadata.jsonl lies in the same folder and has no rollouts
         Format("open-instruct", "*_rollouts_*.jsonl", _open_instruct, has_ids=True),
-        Format("trl", "**/completions_*.parquet", _trl, has_ids=False),
+        Format("trl", "**/completions_*.parquet", _trl, has_ids=False, may_repeat=True),
         Format("messages", "*.jsonl", _messages, has_ids=True),
     )
 }

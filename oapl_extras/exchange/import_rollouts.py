@@ -22,6 +22,7 @@ another file in the old one's place is refused.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ from oapl_core.model_files.model_hub import data_files
 from oapl_core.objectives import Method
 from oapl_core.problems.encoding import load_encoder, tool_schemas
 from oapl_core.problems.ground_truth import from_text
-from oapl_core.problems.prepare import prepare, prompts, too_long
+from oapl_core.problems.prepare import prepare, prompts, statements, too_long
+from oapl_core.problems.prompts import conversation
 from oapl_core.problems.run_problems import problem_sets
 from oapl_core.problems.storing import write_tables
 from oapl_core.progress import say
@@ -59,6 +61,7 @@ from oapl_extras.exchange.imported_rows import (
     verdict_row,
 )
 from oapl_extras.exchange.measured import MeasuredPrompts
+from oapl_extras.exchange.messages import key_of, with_known_prompt
 
 
 @dataclass
@@ -161,11 +164,15 @@ def _import(
         recorded = run.ledger.artifacts()
     waiting = run.root / ".tmp-import.jsonl"
     try:
-        rows = GroupedRows(waiting)
-        refused = rows.fill_from(converted(files, chosen, weights))
         sets, model = run.config.problems, run.base_model()
         entry = recorded.get(run.name(run.prompts))
         is_known = planned is not None or (entry is not None and not _came_from(origin, entry))
+        rows = GroupedRows(waiting)
+        own = cache(lambda: _own_prompts(run) if is_known else set[str]())
+        placed = converted(files, chosen, weights)
+        refused = rows.fill_from(
+            (at, row if isinstance(row, str) else with_known_prompt(row, own)) for at, row in placed
+        )
         encode = load_encoder(model, sets.thinking, sets.chat, tool_schemas(run.config.environment))
         prompts = Prompts.of(run, encode, load_tokenizer(model), is_known)
         # what is on the hub is named by its commit
@@ -177,6 +184,12 @@ def _import(
         _write_round(job)
     finally:
         waiting.unlink(missing_ok=True)
+
+
+def _own_prompts(run: Run) -> set[str]:
+    """Return the keys of the conversations in which the run asks its training problems."""
+    train = (problem for problem in statements(run.problems) if problem["split"] == "train")
+    return {key_of(conversation(problem, run.config.problems)) for problem in train}
 
 
 def _from_elsewhere(run: Run, number: int, source: Path, part: Path, planned: ImportConfig | None) -> DataError:
@@ -352,6 +365,11 @@ def _tell(job: _Import, totals: Mapping[str, int]) -> None:
     say(f"imported {taken:,} of {job.rows.rows:,} rows as {len(job.accepted):,} groups{there}; left out: {left}")
     if job.rows.first_refused:
         say(f"the first row that was left out: {job.rows.first_refused}")
+    if job.refused["repeated_dump"]:
+        say(
+            "repeated_dump: TRL writes the answers of a generation at several logging steps, where num_iterations is "
+            "above 1 or steps_per_generation above gradient_accumulation_steps; the first file with them was taken"
+        )
     if job.first_broken:
         say(f"the first whose turns are not what the model saw: {job.first_broken}")
     if totals["encoded_here"]:

@@ -12,9 +12,10 @@ of the model is encoded once with its end token. environments/wording.py words t
 tokens are lost that way, and so are its log-probs.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from oapl_core.environments.protocol import Observation, ToolCall, ToolResult
@@ -34,21 +35,51 @@ _CALL = re.compile(r"\n?<tool_call>.*?</tool_call>", re.DOTALL)
 Message = dict[str, Any]
 
 
-def complaint_of(messages: Any) -> str | None:
-    """Say why messages are no prompt and turns that answer it; None if they are."""
+def complaint_of(messages: Any, prompt: Any = None) -> str | None:
+    """Say why messages are no prompt and turns that answer it; None if they are.
+
+    ``prompt``: how many of them are the prompt; unset, all before the first assistant's.
+    """
     if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
         return "bad_messages"
     roles = [message.get("role") for message in messages]
-    first = roles.index("assistant") if "assistant" in roles else 0
+    first = prompt if prompt is not None else roles.index("assistant") if "assistant" in roles else 0
+    is_number = isinstance(first, int) and not isinstance(first, bool)
+    if not (is_number and 0 < first < len(roles) and roles[first] == "assistant"):
+        return "bad_messages"
     answered = zip(roles[first:], roles[first + 1 :], strict=False)
     fine = (
-        first > 0
+        all(isinstance(role, str) for role in roles)
         and set(roles[first:]) <= {"user", "assistant", "tool"}
         and ("assistant", "assistant") not in answered
-        and all(isinstance(message.get("content"), str) for message in messages if message["role"] != "assistant")
-        and all(_is_turn(message) for message in messages if message["role"] == "assistant")
+        and all(
+            _is_turn(message) if role == "assistant" and place >= first else isinstance(message.get("content"), str)
+            for place, (role, message) in enumerate(zip(roles, messages, strict=True))
+        )
     )
     return None if fine else "bad_messages"
+
+
+def with_known_prompt(row: Any, known: Callable[[], Container[str]]) -> Any:
+    """Return a row of messages whose prompt is the longest leading part that is a known prompt; else the row as it is.
+
+    ``known`` holds the keys (``key_of``) of conversations that a model is asked. A row that says how long its prompt is
+    stays as it is, too.
+    """
+    if not isinstance(row, Mapping) or "turn_messages" not in row or row.get("prompt_messages") is not None:
+        return row
+    messages = [*row["prompt"], *row["turn_messages"]]
+    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    for place in places[:0:-1]:
+        if not any("tool_calls" in message for message in messages[:place]) and key_of(messages[:place]) in known():
+            return {**row, "prompt": messages[:place], "turn_messages": messages[place:]}
+    return row
+
+
+def key_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Hash the roles and contents of a conversation."""
+    turns = [[message["role"], message.get("content")] for message in messages]
+    return hashlib.sha256(json.dumps(turns).encode()).hexdigest()
 
 
 def _is_turn(message: Mapping[str, Any]) -> bool:

@@ -60,7 +60,7 @@ def trl(folder: Path, prompts: Prompts, tokenizer: Any, step: int = 5) -> Path:
         for ids in prompts.values()
         for sample, reward in enumerate(REWARDS)
     ]
-    (folder / "completions").mkdir(parents=True)
+    (folder / "completions").mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "completions" / f"completions_{step:05d}.parquet")
     return folder
 

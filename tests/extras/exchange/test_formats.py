@@ -154,6 +154,22 @@ def test_rewards_of_trl_may_be_chosen_and_weighted(tmp_path: Path, model: Path, 
         import_rollouts(run, 0, source, form="trl", reward="a=b")
 
 
+def test_a_generation_that_trl_writes_at_several_steps_is_taken_once(
+    tmp_path: Path, model: Path, prompts: dumps.Prompts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, tokenizer = make_run(tmp_path, model), load_tokenizer(model)
+    for step in (5, 6, 8):
+        dumps.trl(tmp_path / "dump", prompts, tokenizer, step)
+    dumps.trl(tmp_path / "dump", {"sum": prompts["sum"]}, tokenizer, 9)
+    import_rollouts(run, 0, tmp_path / "dump", form="trl")
+    assert left_out(run) == {"repeated_dump": 12}
+    policies = [(row["problem_id"], row["policy_hash"]) for row in read_parts(run, "rollouts")]
+    said = capsys.readouterr().out
+    assert [policies.count(one) for one in (("sum", "trl step 5"), ("square", "trl step 5"))] == [3, 3]
+    assert "repeated_dump: TRL writes the answers of a generation again" in said
+    assert "completions_00006.parquet: row 1: repeated_dump" in said
+
+
 def test_several_steps_are_several_policies_each_with_groups_of_its_own(
     tmp_path: Path, model: Path, prompts: dumps.Prompts
 ) -> None:

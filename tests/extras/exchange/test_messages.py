@@ -201,6 +201,46 @@ def test_messages_that_were_cut_get_no_end_token(original: Run, tmp_path: Path, 
         assert details["truncated"] == 1
 
 
+SHOWN = {"examples": [{"statement": "3 squared?", "solution": "9"}, {"statement": "4 squared?", "solution": "16"}]}
+
+
+@pytest.mark.parametrize("is_said", [True, False], ids=["with its number", "by the run's own prompts"])
+def test_examples_stay_a_part_of_the_prompt(tmp_path: Path, model: Path, tokenizer: Any, is_said: bool) -> None:
+    """Of an export, and of the same messages without the number that it has written."""
+
+    def shown(name: str) -> Run:
+        sets = {split: tmp_path / f"{split}.jsonl" for split in ("train", "validation", "heldout")}
+        return make_run(tmp_path, model, name, problems={**sets, **SHOWN})
+
+    run = shown("a")
+    prepare(run)
+    played(run, tokenizer)
+    export(run, 0, tmp_path / "round.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "round.jsonl").read_text().splitlines()]
+    assert {line["prompt_messages"] for line in lines} == {5}
+    copy = shown("b")
+    if not is_said:
+        prepare(copy)
+        lines = [{name: value for name, value in line.items() if name != "prompt_messages"} for line in lines]
+    import_rollouts(copy, 0, write_jsonl(tmp_path / "b.jsonl", lines), form="messages")
+    assert left_out(copy) == {}
+    asked = [
+        {row["problem_id"]: row["prompt_ids"] for row in tables.read_table(one.prompts, tables.PROMPTS).to_pylist()}
+        for one in (run, copy)
+    ]
+    assert asked[0] == asked[1]
+    assert [len(row["turn_starts"] or ()) for row in rollouts(copy)] == [3, 3, 1, 3, 3, 1, 3, 1]
+
+
+@pytest.mark.parametrize("number", [0, 2, 6, "1", True])
+def test_a_number_of_prompt_messages_that_cannot_be_is_counted(tmp_path: Path, model: Path, number: Any) -> None:
+    row = {"messages": [ASKED, *conversation()], "reward": 1.0}
+    run = make_run(tmp_path, model)
+    wrong = row | {"prompt_messages": number}
+    import_rollouts(run, 0, write_jsonl(tmp_path / "rows.jsonl", [row, row, wrong]), form="messages")
+    assert left_out(run) == {"bad_messages": 1}
+
+
 def test_trajectories_to_imitate_keep_their_calls(original: Run, tmp_path: Path) -> None:
     build(original, 0)
     export(original, 0, tmp_path / "sft.jsonl", "sft")
