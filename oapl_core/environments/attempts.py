@@ -54,7 +54,7 @@ class Attempts:
         Raises:
             RuntimeError: it could not be scored: the problem is not from `oapl gym`, say.
         """
-        answer = maths_by("last-box", action.text, False)
+        answer = maths_by("last-box", action.text, action.is_thinking)
         (scored,) = _SCORERS.call([FunctionCall(self._problem, action.text, {"answer": answer})])
         if scored.value is None:
             raise RuntimeError(f"the task's score: {scored.error}")

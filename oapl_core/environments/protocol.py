@@ -41,6 +41,8 @@ class Action:
     """Number of the turn, counted from 0."""
     seconds: float = math.inf
     """Wall time that all calls of the turn have together."""
+    is_thinking: bool = False
+    """Whether the turn's prompt ends inside of <think>, so that all up to </think> is thought."""
 
 
 @dataclass(frozen=True)

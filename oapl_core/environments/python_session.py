@@ -130,11 +130,16 @@ class PythonSession(ToolEnvironment):
     def _ready(self) -> Session:
         """Return the session, with its whole history run in it."""
         if self._session is None:
-            self._session = Session(_Shared.sandbox(*self._sandbox), self._limits)
-            for code in self._history:
-                reply = self._session.run(code, self._time())
-                if reply.is_over:  # it may ask for the time, or a machine under load took longer
-                    raise ToolError(f"what was run before was run again, and {self._ended(reply)}")
+            session = Session(_Shared.sandbox(*self._sandbox), self._limits)
+            try:
+                for code in self._history:
+                    reply = session.run(code, self._time())
+                    if reply.is_over:  # it may ask for the time, or a machine under load took longer
+                        raise ToolError(f"what was run before was run again, and {self._ended(reply)}")
+            except BaseException:  # it has a part of its variables: the next call begins again
+                session.close()
+                raise
+            self._session = session
         return self._session
 
     def _time(self) -> float:

@@ -54,7 +54,7 @@ class Steps:
     def __init__(self, config: EnvironmentConfig, make: Callable[[], Environment]) -> None:
         """Prepare for stepping environments, which ``make`` of ``making.maker`` makes."""
         self._config, self._make = config, make
-        self._waiting: queue.SimpleQueue[tuple[str, Playing, str, int] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[str, Playing, str, int, bool] | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[Stepped] = queue.SimpleQueue()
         self._threads = 0
         self._begun: dict[str, float] = {}
@@ -63,13 +63,13 @@ class Steps:
         self._hanging, self._running = 0, 0
         self._is_closed = False
 
-    def submit(self, key: str, playing: Playing, text: str, turn: int) -> None:
-        """Have ``playing`` answer what the model said in a turn."""
+    def submit(self, key: str, playing: Playing, text: str, turn: int, is_thinking: bool = False) -> None:
+        """Have ``playing`` answer what the model said in a turn; ``is_thinking``: its prompt ends inside of <think>."""
         self._running += 1
         if self._threads < min(self._running + self._hanging, self._config.workers):
             self._threads += 1
             threading.Thread(target=self._work, name=f"environment {self._threads}", daemon=True).start()
-        self._waiting.put((key, playing, text, turn))
+        self._waiting.put((key, playing, text, turn, is_thinking))
 
     def ended(self, wait_s: float | None = 0.0) -> list[Stepped]:
         """Return the steps that have ended since; with ``wait_s`` waits so long for the first (None: until there is
@@ -123,13 +123,13 @@ class Steps:
 
     def _work(self) -> None:
         while job := self._waiting.get():
-            key, playing, text, turn = job
+            key, playing, text, turn, is_thinking = job
             start = time.monotonic()
             with self._lock:
                 if self._is_closed:
                     continue
                 self._begun[key] = start
-            stepped = self._stepped(key, playing, text, turn, start)
+            stepped = self._stepped(key, playing, text, turn, is_thinking, start)
             with self._lock:
                 in_time = self._begun.pop(key, None) is not None
                 self._hanging -= not in_time
@@ -138,14 +138,14 @@ class Steps:
             else:  # it was given up meanwhile, and nobody else may touch what still ran
                 ended(playing)
 
-    def _stepped(self, key: str, playing: Playing, text: str, turn: int, start: float) -> Stepped:
+    def _stepped(self, key: str, playing: Playing, text: str, turn: int, is_thinking: bool, start: float) -> Stepped:
         try:
             if playing.environment is None:
                 playing.environment = self._begun_or_restored(playing)
             environment, config = playing.environment, self._config
-            made = calls(text, config.syntax, tools_of(environment), config.max_calls)
+            made = calls(text, config.syntax, tools_of(environment), config.max_calls, is_thinking)
             # a tenth is kept: a call that is ended at its time must not make the step late
-            observation = observed(environment.step(Action(text, made, turn, 0.9 * config.tool_s)))
+            observation = observed(environment.step(Action(text, made, turn, 0.9 * config.tool_s, is_thinking)))
             playing.kept = None if observation.is_done else pickle.dumps(environment)
             return Stepped(key, observation, time.monotonic() - start)
         except Exception as error:  # a person's own code, or a tool's machinery: no fault of the model's

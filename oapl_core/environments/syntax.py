@@ -22,7 +22,9 @@ _NAME_CHARACTERS = 60
 _FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)(?:^```\s*$|\Z)", re.DOTALL | re.MULTILINE)
 
 
-def calls(text: str, syntax: str, tools: Tools, most: int | None = None) -> tuple[ToolCall, ...]:
+def calls(
+    text: str, syntax: str, tools: Tools, most: int | None = None, is_thinking: bool = False
+) -> tuple[ToolCall, ...]:
     """Read the calls of a turn, in order; one that cannot be run has an ``error``.
 
     Args:
@@ -30,9 +32,10 @@ def calls(text: str, syntax: str, tools: Tools, most: int | None = None) -> tupl
         syntax: `json`, `llama`, `fence` or `tags` (settings/environment.py).
         tools: what may be called; `fence` and `tags` give their text to a tool's first parameter.
         most: how many a turn may make; the one behind them has an error that says so, and the rest are left out.
+        is_thinking: the turn's prompt ends inside of <think>.
     """
     named = {tool.__name__: tool for tool in tools}
-    readers = _readers(text, syntax, named)
+    readers = _readers(_spoken(text, is_thinking), syntax, named)
     checked = [_checked(read(), named) for read in readers[:most]]
     if left := len(readers) - len(checked):
         checked.append(replace(readers[len(checked)](), error=f"a turn may make {most} calls; {left} were not run"))
@@ -52,11 +55,14 @@ def _checked(call: ToolCall, named: Mapping[str, Callable[..., str]]) -> ToolCal
         return replace(call, error=str(error))
 
 
-def _readers(text: str, syntax: str, named: Mapping[str, Callable[..., str]]) -> list[Callable[[], ToolCall]]:
+def _spoken(text: str, is_thinking: bool) -> str:
+    """Return what a turn says behind its thinking, and before thinking that is never closed."""
+    _, closed, behind = text.rpartition("</think>")
+    return "" if is_thinking and not closed else behind.partition("<think>")[0]
+
+
+def _readers(spoken: str, syntax: str, named: Mapping[str, Callable[..., str]]) -> list[Callable[[], ToolCall]]:
     """Return a reader for each call of a turn: a turn may write more calls than are ever read."""
-    spoken = text.rpartition("</think>")[2]
-    if "<think>" in spoken:  # never closed
-        spoken = spoken.partition("<think>")[0]
     if syntax == "json":
         return [partial(_of_json, match, "arguments") for match in _JSON.findall(spoken)]
     if syntax == "llama":

@@ -160,7 +160,9 @@ class TurnSampler:
             self._ask(one)
 
     def _ask(self, one: Unfinished) -> None:
-        self._steps.submit(one.request.key, one.playing, one.text, len(one.starts) - 1)
+        # of each turn's own prompt: what an environment says may be followed by another
+        is_thinking = self._wording.opens_thinking([*one.request.prompt_ids, *one.response_ids[: one.starts[-1]]])
+        self._steps.submit(one.request.key, one.playing, one.text, len(one.starts) - 1, is_thinking)
 
     def _keep(self, one: Unfinished, is_asking: bool) -> None:
         one.is_asking = is_asking

@@ -14,7 +14,10 @@ from typing import Any
 from oapl_core.environments.protocol import Observation
 from oapl_core.errors import DataError
 from oapl_core.model_files.chat import Refused, render
+from oapl_core.verdicts.extraction import opens_thinking
 
+_TAIL_TOKENS = 16
+"""More than <think> and white space have in any tokenizer."""
 _OPEN, _CLOSE = "<tool_response>\n", "\n</tool_response>"
 
 
@@ -58,6 +61,10 @@ class Wording:
             text = self._without_end(text)
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
+
+    def opens_thinking(self, prompt: Sequence[int]) -> bool:
+        """Tell whether a prompt ends inside of <think>, as some chat templates let every turn begin."""
+        return opens_thinking(self._tokenizer.decode(list(prompt[-_TAIL_TOKENS:])))
 
     def _text(self, results: Sequence[tuple[str, str]], message: str | None) -> str:
         if not self._is_chat:

@@ -121,7 +121,8 @@ def draw(names: Sequence[str], sources: Mapping[str, str], known: Mapping[str, K
     chosen = set[str]()
     # shares first: what they ask for must not be taken by what is left over
     for source, share in config.shares.items():
-        chosen.update(_largest(round(share * wanted), [n for n in active if sources[n] == source], keys))
+        most = min(round(share * wanted), wanted - len(chosen))  # two halves of 3 are rounded to 2 each
+        chosen.update(_largest(most, [n for n in active if sources[n] == source], keys))
     # what no share asks for; then, where that is too little, what is left of the shares' sources
     for pool in ([n for n in active if sources[n] not in config.shares], active):
         chosen.update(_largest(wanted - len(chosen), [n for n in pool if n not in chosen], keys))

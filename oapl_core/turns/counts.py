@@ -1,7 +1,7 @@
 """Counts of the turns of a round's rollouts, and of what their tools did.
 
 Reads of the parts only the columns that are counted: tools' results, which may be longer than all tokens, stay on the
-disk.
+disk. Where an environment failed, the row has that as its last call. The model did not make it, so it is not counted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING
 
 from oapl_core import tables
 from oapl_core.tables import LOSS_MASK
-from oapl_core.turns import has_turns
+from oapl_core.turns import FAILED, has_turns
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-_COUNTED = (LOSS_MASK, "turn_starts", *(f"tool_calls.list.element.{name}" for name in ("is_error", "seconds")))
+_COUNTED = (
+    LOSS_MASK,
+    "turn_starts",
+    "finish_reason",
+    *(f"tool_calls.list.element.{name}" for name in ("is_error", "seconds")),
+)
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,12 @@ def _groups(part: Path) -> "Iterator[pa.Table]":
 def _sums() -> "dict[str, pl.Expr]":
     import polars as pl
 
-    call = pl.col("tool_calls").list.explode(empty_as_null=False, keep_nulls=False).struct
+    call = _calls().list.explode(empty_as_null=False, keep_nulls=False).struct
     return {
         "rollouts": pl.len().cast(pl.Int64),
         # a row of one turn says nothing of turns
         "turns": pl.col("turn_starts").list.len().fill_null(1).cast(pl.Int64).sum(),
-        "calls": pl.col("tool_calls").list.len().cast(pl.Int64).sum(),
+        "calls": _calls().list.len().cast(pl.Int64).sum(),
         "failed": call.field("is_error").cast(pl.Int64).sum(),
         "seconds": call.field("seconds").sum(),
         "tokens": pl.col(LOSS_MASK).list.len().cast(pl.Int64).sum(),
@@ -72,11 +77,19 @@ def _sums() -> "dict[str, pl.Expr]":
     }
 
 
+def _calls() -> "pl.Expr":
+    """Return the calls of the model."""
+    import polars as pl
+
+    calls, failed = pl.col("tool_calls"), (pl.col("finish_reason") == FAILED).fill_null(value=False)
+    return calls.list.head((calls.list.len().cast(pl.Int64) - failed.cast(pl.Int64)).clip(0))
+
+
 def counts_of_rows() -> "dict[str, pl.Expr]":
     """Count the turns, the calls and the failed calls of each row of ROLLOUTS."""
     import polars as pl
 
-    calls = pl.col("tool_calls")
+    calls = _calls()
     return {
         "turns": pl.col("turn_starts").list.len().cast(pl.Int64).fill_null(1),
         "calls": calls.list.len().cast(pl.Int64),

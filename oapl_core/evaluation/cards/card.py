@@ -148,6 +148,7 @@ def asked(basis: Basis, targets: Sequence[Target]) -> dict[str, Any]:
             "extraction": _extraction(config),
         },
         **(_reward(config.reward) if config.reward else {}),
+        **({"environment": config.environment.slice} if config.environment else {}),
     }
 
 

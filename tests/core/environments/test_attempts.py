@@ -70,6 +70,15 @@ def test_an_answer_that_a_task_takes_for_ever_over_costs_its_own_trajectory_alon
     assert environment.step(Action("\\boxed{0.1}")).text
 
 
+def test_a_box_in_unfinished_thinking_is_no_answer() -> None:
+    (problem,) = task_problems("chain_sum", {}, 1, 1, "train", Tally())
+    environment = Attempts()
+    environment.reset(problem, 0)
+    thought = f"it may be \\boxed{{{problem['answer']}}}"
+    assert "no answer" in str(environment.step(Action(thought, is_thinking=True)).text)
+    assert environment.step(Action(f"{thought}</think>{thought}", is_thinking=True)).is_done
+
+
 def test_more_attempts_than_turns_are_refused() -> None:
     def tried(most: int) -> None:
         maker(EnvironmentConfig(function="attempts", settings={"attempts": most}, max_turns=4))

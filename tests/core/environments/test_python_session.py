@@ -70,6 +70,20 @@ def test_slow_calls_of_a_turn_share_its_time(environment: PythonSession) -> None
     assert asked(environment, "6 * 7").text == "42"  # the next turn has its own
 
 
+def test_a_session_with_a_part_of_its_history_is_not_used(
+    environment: PythonSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in ("x = 1", "x += 1", "x += 1"):
+        asked(environment, code)
+    restored: PythonSession = pickle.loads(pickle.dumps(environment))
+    times = iter([20.0, 20.0, 0.0])  # of the call, and of the first two lines of its history
+    with monkeypatch.context() as patched:
+        patched.setattr(PythonSession, "seconds_left", property(lambda _: next(times)))
+        assert "no time left" in asked(restored, "x").text
+    assert asked(restored, "x").text == "3"
+    restored.close()
+
+
 def test_a_history_that_ends_when_it_is_run_again_costs_the_variables_alone(environment: PythonSession) -> None:
     asked(environment, "import time, os\nbegan = time.time()")
     asked(environment, "if time.time() > began + 2.0: os._exit(0)")

@@ -16,6 +16,14 @@ def found(text: str, syntax: str) -> list[tuple[str, dict[str, object], bool]]:
     return [(call.name, dict(call.arguments), bool(call.error)) for call in calls(text, syntax, [look])]
 
 
+def test_where_the_prompt_opened_the_thinking_only_what_follows_it_calls() -> None:
+    call = f"<tool_call>{WRITTEN}</tool_call>"
+    assert calls(f"I would {call}", "json", [look], is_thinking=True) == ()
+    assert calls("I <look>a</look>", "tags", [look], is_thinking=True) == ()
+    (one,) = calls(f"I would {call}</think>{call}", "json", [look], is_thinking=True)
+    assert one.arguments == ARGUMENTS
+
+
 WRITTEN = '{"name": "look", "arguments": {"words": "a <b>", "most": 2}}'
 ARGUMENTS = {"words": "a <b>", "most": 2}
 

@@ -22,7 +22,7 @@ from oapl_core.turns.rows import fault
 from oapl_core.verdicts.environment_rewards import Played
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verdict
-from tests import played_environments
+from tests import played_environments, tiny_model
 from tests.played_environments import Closed, Counted
 from tests.speaking_sampler import Says, SpeakingSampler, speaking_model, speaking_run
 
@@ -103,6 +103,22 @@ def test_trajectories_depend_on_seeds_and_not_on_what_else_is_in_flight(tmp_path
 
 def speaks(text: str) -> Says:
     return lambda conversation, draw: text
+
+
+def test_what_is_thought_behind_a_prompt_that_opens_think_calls_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = tiny_model.CHAT_TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    assert opening != tiny_model.CHAT_TEMPLATE
+    monkeypatch.setattr(tiny_model, "CHAT_TEMPLATE", opening)
+
+    def says(conversation: str, draw: random.Random) -> str:
+        # the turn behind a tool's result is opened as well
+        return "I would <calc>1 + 1</calc>" if "tool\n" in conversation else "so</think><calc>2 + 2</calc>"
+
+    found = sampled(tmp_path, says)
+    assert {(len(row["turn_starts"]), row["finish_reason"]) for row in found} == {(2, "stop")}
+    assert {call["result"] for row in found for call in row["tool_calls"]} == {"4"}
 
 
 @pytest.mark.parametrize(

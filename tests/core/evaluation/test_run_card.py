@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from oapl_core.errors import DataError
 from oapl_core.evaluation.cards import agreement, card
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.evaluation.folders.evaluate import evaluate_folder
@@ -69,6 +70,21 @@ def test_it_says_what_the_ledger_says(run: Run) -> None:
     assert origins["base"] == "base model of the run"
     assert origins[details["chosen"]] == "chosen on validation problems"
     assert details["chosen"] in run.card_text().read_text()
+
+
+def test_another_environment_is_another_evaluation(run: Run) -> None:
+    content = card.read(run.card())
+    assert "environment" not in content["asked"], "cards of answers in one turn are as they were"
+
+    def asked(**environment: Any) -> dict[str, Any]:
+        settings = parse({**content["settings"], "environment": environment or None}, "test")
+        return card.asked(card.Basis(settings, 4, {"content_sha256": ""}, {}, {}), [])
+
+    three, one = asked(function="calculator", max_turns=3), asked(function="calculator", max_turns=1)
+    assert asked() != three
+    assert three == asked(function="calculator", max_turns=3, workers=2), "what is as fast or slow is the same"
+    with pytest.raises(DataError, match=r"environment\.max_turns"):
+        agreement.check_asked({"asked": one}, three, run.card())
 
 
 def test_oapl_evaluate_repeats_it_exactly(run: Run, tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ def test_shares_are_kept_and_what_a_source_cannot_give_comes_from_the_others(tmp
     assert counts == {"a": 8, "b": 2, "c": 10}
     counts = Counter(sources[n] for n in drawn(run_of(tmp_path, 30, shares={"a": 0.9}), {}, 2, sources).chosen)
     assert (counts["a"], sum(counts.values())) == (10, 30)
+    # two halves of 3, each rounded by itself, would be 4
+    assert len(drawn(run_of(tmp_path, 3, shares={"a": 0.5, "b": 0.5}), {}, 2, sources).chosen) == 3
     with pytest.raises(DataError, match="no problem has the source 'gsm8k'; there are a, b, c"):
         drawn(run_of(tmp_path, 5, shares={"gsm8k": 0.5}), {}, 2, sources)
     with pytest.raises(ConfigError, match="shares add up to 1.2"):

@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from oapl_core.tables import ROLLOUTS, TURNS, UNUSED, read_table, write_table
 from oapl_core.turns import has_turns
+from oapl_core.turns.counts import counts_of_rows, turn_counts
 from oapl_core.turns.rows import fault, prompt_hash
 from tests.synthetic_run import Sizes, write_synthetic_run
 
@@ -76,6 +78,25 @@ def test_a_sound_row_has_no_fault() -> None:
 )
 def test_what_is_wrong_with_a_row_is_said(changed: dict[str, Any], complaint: str) -> None:
     assert re.search(complaint, str(fault(trajectory({}) | changed, PROMPT)))
+
+
+def test_a_failure_of_the_environment_is_no_call_of_the_model(tmp_path: Path) -> None:
+    plain, path = plain_rows(tmp_path / "run"), tmp_path / "turns.parquet"
+    failure = CALL | {"turn": 1, "name": "python", "result": "gone", "is_error": True, "seconds": 9.0}
+    wrong = CALL | {"is_error": True}
+    rows = [
+        trajectory(plain[0]) | {"finish_reason": "error", "tool_calls": [CALL, wrong, failure]},
+        trajectory(plain[1]) | {"finish_reason": "error", "tool_calls": []},
+        trajectory(plain[2]) | {"finish_reason": "stop", "tool_calls": [CALL]},
+        plain[0],
+    ]
+    write_table(path, ROLLOUTS, rows)
+    counted = turn_counts([path])
+    assert counted is not None
+    assert (counted.calls, counted.failed, counted.seconds) == (3, 1, 0.75)
+    frame = pl.read_parquet(path).select(**counts_of_rows())
+    assert frame["calls"].to_list() == [2, 0, 1, None]
+    assert frame["failed_calls"].to_list()[:3] == [1, 0, 0]
 
 
 def test_another_first_prompt_is_found() -> None:
