@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from oapl_core.changing.superseding import move, next_folder
 from oapl_core.devices import visible_gpus
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, SandboxError, StageFailed
-from oapl_core.planning.plan import Step, made_by, module_of, stage_label
+from oapl_core.planning.plan import Step, made_by, module_of, outdated, stage_label
 from oapl_core.planning.stages import BY_VERB
 from oapl_core.progress import PREFIX
 from oapl_core.run_folder.integrity import rotten_files
@@ -148,8 +149,14 @@ def _stage(
     log, start = run.log(label), time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
 
+    before = outdated(run, label)
+
     def ended(code: int, failure: OaplError | None) -> None:
-        made = made_by(run, label) if isinstance(run, Run) and not code else []
+        # what was not made again is not asked for any more, such as answers of an epoch that is no longer chosen
+        if unasked := set() if code else before & outdated(run, label):
+            tell(f"{len(unasked)} artifacts of earlier inputs, which nothing needs now, are put aside in superseded/")
+            move(run, sorted(unasked), next_folder(run))
+        made = [] if code else made_by(run, label)
         seconds = round(time.monotonic() - start, 3)
         run.ledger.append(StageEntry(label, seconds, code, str(failure or ""), made, gpus_of(run, verb)))
         if failure:

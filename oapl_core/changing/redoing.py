@@ -1,21 +1,19 @@
 """Makes stages again: moves their artifacts aside, so that the plan finds these stages unfinished.
 
-Moves artifacts to ``superseded/NNN/`` below the run folder, under the names that they had, and writes a
-``supersession`` line of the ledger for each. A kill between the two leaves an artifact that is gone, which is made
-again too. What was made from a redone artifact stays if that comes out with the same bytes, else it is made again.
+Moves them as changing/superseding.py does. What was made from a redone artifact stays if that comes out with the same
+bytes, else it is made again.
 """
 
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from oapl_core.changing.superseding import move, next_folder
 from oapl_core.errors import ConfigError
 from oapl_core.planning.plan import Step, steps
 from oapl_core.planning.stages import TRAINING
-from oapl_core.run_folder.ledger import ArtifactEntry, SupersededEntry
 from oapl_core.run_folder.optimizer_state import require_state
-from oapl_core.run_folder.run import SUPERSEDED, Run
+from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
 
 
@@ -99,13 +97,12 @@ def put_aside(run: Run, again: Again, tell: Callable[[str], None]) -> list[str]:
     """
     chosen = again.steps_of(run)
     _refuse_lost_optimizer(run, chosen)
-    aside = _next_folder(run)
+    aside = next_folder(run)
     moved = []
     for step in chosen:
-        for name, entry in run.ledger.artifacts().items():
-            if name.startswith(_outputs(run, step)):
-                _move(run, name, entry, aside)
-                moved.append(name)
+        made = [name for name in run.ledger.artifacts() if name.startswith(_outputs(run, step))]
+        move(run, made, aside)
+        moved += made
         _drop_scratch(run, step)
     first = chosen[0].title + (" and all after it" if len(chosen) > 1 else "")
     where = f"{len(moved)} artifacts were put aside in {aside}" if moved else "it had made nothing yet"
@@ -123,19 +120,6 @@ def _refuse_lost_optimizer(run: Run, chosen: Sequence[Step]) -> None:
 def _outputs(run: Run, step: Step) -> tuple[str, ...]:
     more = [f"{run.name(run.round_dir(step.round))}/{name}" for name in step.stage.also_makes if step.round is not None]
     return (*step.outputs, *more)
-
-
-def _next_folder(run: Run) -> Path:
-    taken = [int(path.name) for path in (run.root / SUPERSEDED).glob("*") if path.name.isdecimal()]
-    return run.root / SUPERSEDED / f"{max(taken, default=0) + 1:03d}"
-
-
-def _move(run: Run, name: str, entry: ArtifactEntry, aside: Path) -> None:
-    source, target = run.root / name, aside / name
-    if source.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        source.rename(target)
-    run.ledger.append(SupersededEntry(name, entry.sha256, run.name(target)))
 
 
 def _drop_scratch(run: Run, step: Step) -> None:

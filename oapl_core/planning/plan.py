@@ -24,7 +24,7 @@ from oapl_core.planning.stages import (
 )
 from oapl_core.run_folder.integrity import damage
 from oapl_core.run_folder.ledger import ArtifactEntry
-from oapl_core.run_folder.recorded import is_given
+from oapl_core.run_folder.recorded import Recorded, is_given
 from oapl_core.run_folder.run import VERDICTS_CHOICE, VERDICTS_DIR, Run
 from oapl_core.settings.experiment import Experiment
 from oapl_core.settings.rounds import RoundConfig
@@ -167,10 +167,24 @@ def has_ended(run: Run, step: Step) -> bool:
     return _Recorded(run).unrecorded(step) is None
 
 
-def made_by(run: Run, label: str) -> list[str]:
+def made_by(run: Recorded, label: str) -> list[str]:
     """Name artifacts that the step ``label`` has made, for its line in the ledger; none for other processes."""
-    step = next((step for step in steps(run.config) if step.label == label), None)
+    step = _labelled(run, label)
     return [] if step is None else [name for name in run.ledger.artifacts() if name.startswith(step.outputs)]
+
+
+def outdated(run: Recorded, label: str) -> set[str]:
+    """Name artifacts of the step ``label`` that were made from artifacts which others have replaced since.
+
+    A process that ends well has made them again, but for those that it no longer asks for.
+    """
+    step = _labelled(run, label)
+    return _Recorded(run).outdated(step) if step and isinstance(run, Run) else set()
+
+
+def _labelled(run: Recorded, label: str) -> Step | None:
+    planned = steps(run.config) if isinstance(run, Run) else ()
+    return next((step for step in planned if step.label == label), None)
 
 
 class _Recorded:
@@ -198,6 +212,18 @@ class _Recorded:
         made = self._counted(step, last.made or {*counted, *self._superseded})
         gone = next((name for name in made if name not in self._artifacts), None)
         return None if counted and not gone else f"{gone or 'what it makes'} is not recorded in ledger.jsonl"
+
+    def outdated(self, step: Step) -> set[str]:
+        """Name, as the function does, what was made from what is another now; files that are no artifacts are left."""
+        found = set[str]()
+        for name in self._counted(step, self._artifacts):
+            entry = self._artifacts[name]
+            # what is made of outdated answers, such as their verdicts, stands behind them in the ledger
+            for other, digest in entry.inputs.items() if not is_given(entry) else ():
+                now = self._artifacts.get(other)
+                if other in self._superseded or other in found or (now and not now.is_input(digest)):
+                    found.add(name)
+        return found
 
     def _counted(self, step: Step, names: Iterable[str]) -> list[str]:
         return [name for name in names if name.startswith(step.outputs) and not self._is_unused(name)]

@@ -17,8 +17,9 @@ import pytest
 
 from oapl_core import guard, launch
 from oapl_core.errors import DataError, Diverged, Interrupted, OaplError, StageFailed
-from oapl_core.planning.plan import round_steps
+from oapl_core.planning.plan import Step, round_steps, why_unfinished
 from oapl_core.run_folder.integrity import damage
+from oapl_core.run_folder.recorded import IMPORTED
 from oapl_core.run_folder.run import Run
 from oapl_core.runner import beside
 from oapl_core.settings.experiment_file import parse_experiment
@@ -105,6 +106,58 @@ def test_training_that_diverged_is_told_from_a_broken_machine_and_the_ledger_say
 
 def is_over(process: launch.Process) -> bool:
     return process._guard.poll() is not None
+
+
+RECORDS = """
+import pathlib, sys
+from oapl_core.run_folder.run import Run
+run = Run.open(pathlib.Path({root!r}))
+for name in {names!r}:
+    with run.writing(run.root / name, run.inputs([run.root / {of!r}]), {{}}) as draft:
+        draft.path.write_text("new")
+sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_a_stage_no_longer_asks_for_is_put_aside_when_it_ends_well(run: Run, tmp_path: Path, code: int) -> None:
+    """Parts of a set that has fewer problems now, for example; what the stage made again stays."""
+
+    def make(path: Path, text: str, *inputs: Path) -> None:
+        with run.writing(path, run.inputs(inputs), {}) as draft:
+            draft.path.write_text(text)
+
+    def play(step: Step, made: Path, of: Path) -> list[str]:
+        names, told = [run.name(made)], list[str]()
+        stage(tmp_path, RECORDS.format(root=str(run.root), names=names, of=run.name(of), code=code))
+        with suppress(StageFailed):
+            launch.run_stage(run, step.verb, step.arguments, told.append)
+        return told
+
+    sampling, judging = round_steps(0)[:2]
+    parts = [run.rollouts(0) / f"part-0000{number}.parquet" for number in range(3)]
+    verdicts, names = [run.verdicts(0) / part.name for part in parts], list(map(run.name, parts))
+    make(run.prompts, "six problems")
+    for part, verdict in zip(parts, verdicts, strict=True):
+        make(part, "old", run.prompts)
+        make(verdict, "old", part)
+    make(run.prompts, "two problems")
+    imported = run.rollouts(0) / "part-00009.parquet"
+    with run.writing(imported, {run.name(run.prompts): "another"}, {}) as draft:
+        draft.path.write_text("given")
+        draft.details = {IMPORTED: "elsewhere"}
+    told = play(sampling, parts[0], run.prompts)
+    if code:
+        assert [part.exists() for part in parts] == [True] * 3 and not told
+        return
+    assert told == ["2 artifacts of earlier inputs, which nothing needs now, are put aside in superseded/"]
+    assert [part.exists() for part in parts] == [True, False, False] and imported.exists()
+    assert [(run.root / "superseded" / "001" / name).exists() for name in names] == [False, True, True]
+    assert run.ledger.stages()[-1].made == [names[0], run.name(imported)]
+    assert why_unfinished(run, sampling) is None
+    # verdicts on what is there no more have no rollouts to be made again from
+    assert play(judging, verdicts[0], parts[0])[0].startswith("2 artifacts")
+    assert [verdict.exists() for verdict in verdicts] == [True, False, False] and not why_unfinished(run, judging)
 
 
 def test_what_is_cancelled_leaves_its_time_and_how_it_had_ended(run: Run, tmp_path: Path) -> None:

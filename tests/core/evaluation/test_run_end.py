@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
+from oapl_core.changing.superseding import move, next_folder
 from oapl_core.errors import ConfigError, DataError, StageFailed
 from oapl_core.evaluation import questions
 from oapl_core.evaluation.evaluate import evaluate
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.measurements import measurements
+from oapl_core.planning.plan import conclusion, made_by, outdated, why_unfinished
+from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import parts_below
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import EVALUATIONS, read_table
 from tests.core.evaluation.made_up_verifier import MadeUpVerifier, Rate, Starts
-from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
+from tests.sampling_run import STEPS, MadeUpSampler, made_up_model, make_run, train
 
 
 @pytest.fixture
@@ -66,6 +69,27 @@ def test_validation_chooses_the_epoch_that_answers_the_held_out_problems(run: Ru
     assert labels(run, "validation") == ["round 1 epoch 1", "round 1 epoch 2", "round 1 epoch 3"]
     assert labels(run, "heldout") == ["base", "round 0", f"round 1 epoch {epoch}"]
     assert (details(run)["chosen"], details(run)["chosen_epoch"]) == (f"round 1 epoch {epoch}", epoch)
+
+
+def test_answers_of_an_epoch_that_is_no_longer_chosen_are_outdated_when_it_is_trained_again(run: Run) -> None:
+    """The others are asked again, and with them put aside the step is finished."""
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 2)))
+    with run.writing(run.checkpoint(1, 2), {}, {}) as draft:
+        made_up_model(draft.path, 77.0)
+        draft.details = {"policy_hash": policy_hash(draft.path), "steps": STEPS}
+    step = conclusion(run.config)[0]
+    left, asked = (f"{run.name(run.evaluations())}/round_1_epoch_2_{split}/" for split in ("heldout", "validation"))
+    before = outdated(run, step.label)
+    assert {name for name in before if name.startswith(left)} and {name for name in before if name.startswith(asked)}
+    evaluate(run, MadeUpSampler, MadeUpVerifier(prefers(run, 1)))
+    run.ledger.append(StageEntry(step.label, 1.0, 0))
+    assert "was made from another round_01/4_checkpoint/oapl/epoch_02" in str(why_unfinished(run, step))
+    unasked = before & outdated(run, step.label)
+    assert unasked == {f"{left}{kind}/part-00000.parquet" for kind in ("1_rollouts", "2_verdicts")}
+    move(run, unasked, next_folder(run))
+    run.ledger.append(StageEntry(step.label, 1.0, 0, "", made_by(run, step.label)))
+    assert why_unfinished(run, step) is None
+    evaluate(run, never, MadeUpVerifier(prefers(run, 1)))
 
 
 def test_of_equally_good_epochs_the_earliest_is_chosen(run: Run) -> None:
