@@ -166,7 +166,7 @@ def test_a_generation_that_trl_writes_at_several_steps_is_taken_once(
     policies = [(row["problem_id"], row["policy_hash"]) for row in read_parts(run, "rollouts")]
     said = capsys.readouterr().out
     assert [policies.count(one) for one in (("sum", "trl step 5"), ("square", "trl step 5"))] == [3, 3]
-    assert "repeated_dump: TRL writes the answers of a generation again" in said
+    assert "repeated_dump: TRL writes the answers of a generation at several logging steps" in said
     assert "completions_00006.parquet: row 1: repeated_dump" in said
 
 
