@@ -2,8 +2,8 @@
 
 Programs are JSON ``{"inputs": [...], "outputs": [...], "fn_name"}``, or a list of ``{"input", "output", "fn_name"}``.
 The inputs of a function are texts with one JSON value for each argument on a line of its own. The OAPL authors pack
-such a list as base64(zlib(pickle(JSON))) (preprocess/data_preprocess/deepcoder.py of their repository). Anything else
-is an answer.
+such a list as base64(zlib(pickle(JSON))) (preprocess/data_preprocess/deepcoder.py of their repository). Several golds
+are a JSON list of texts. Anything else is an answer.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any
 
 from oapl_core.problems.compressed_tests import Dropped, RefusedPickle, private_tests
 from oapl_core.problems.problem_set import PROGRAMS
+from oapl_core.storable import json_object, json_text
 
 _PACKED = 32
 """Fewest characters of packed tests."""
@@ -20,7 +21,9 @@ _PACKED = 32
 def to_text(problem: Mapping[str, Any]) -> str:
     """Write the ground truth of a problem of tables.PROBLEMS."""
     if problem["kind"] not in PROGRAMS:
-        return str(problem["answer"] or "")
+        golds = json_object(problem.get("info")).get("answers") if problem["kind"] == "text" else None
+        golds = [str(one) for one in golds] if isinstance(golds, list) and golds else [str(problem["answer"] or "")]
+        return golds[0] if len(golds) == 1 else json_text(golds)
     inputs = [test["input"] for test in problem["tests"]]
     if problem["kind"] == "function":
         inputs = [_lines(text) for text in inputs]
@@ -31,17 +34,22 @@ def to_text(problem: Mapping[str, Any]) -> str:
     return json.dumps(truth | {key: value for key, value in named.items() if value})
 
 
-def from_text(text: str | None) -> dict[str, Any]:
+def from_text(text: str | None, kind: str | None = None) -> dict[str, Any]:
     """Read ``kind``, ``entry_point``, ``tests``, ``answer`` and ``checker`` of a problem, and its ``language``, if
-    any.
+    any. ``kind`` is one without tests, where the row says it; several golds are in ``info``.
     """
     try:
         truth = json.loads(text or "")
     except ValueError:
         truth = _unpacked(text or "")
     # An answer such as 4 is JSON, too: what has no pairs of inputs and outputs is taken as an answer.
-    found = tests_of(truth)
-    return found or {"kind": "math", "entry_point": None, "tests": [], "answer": text or "", "checker": None}
+    if kind is None and (found := tests_of(truth)):
+        return found
+    # a row that says the kind has its golds in `info`; elsewhere [1, 2] is an answer, ["Rome", "Roma"] are two
+    is_list = kind is None and isinstance(truth, list) and all(isinstance(one, str) for one in truth)
+    golds = truth if is_list and truth else [text or ""]
+    found = {"kind": kind or "math", "entry_point": None, "tests": [], "answer": golds[0], "checker": None}
+    return found | ({"kind": "text", "info": json_text({"answers": golds})} if len(golds) > 1 else {})
 
 
 def tests_of(truth: Any) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ Its columns:
     response_rewards              the group's list, on each of its rows
     response_token_ids            optional
 
-Exports add ``problem_id`` to ``extra_info``. They add a column ``sampling`` with fields for which that schema has no
-room (policy hash, log-probs, finish reason, settings). Imports use both where they are. Rollouts of several turns have
-a column ``turns`` (columns.TURNS).
+Exports add ``problem_id``, ``kind`` and ``info`` to ``extra_info`` (``offline_row.ABOUT``). They add a column
+``sampling`` with fields for which that schema has no room (policy hash, log-probs, finish reason, settings). Imports
+use both where they are. Rollouts of several turns have a column ``turns`` (columns.TURNS).
 """

@@ -21,6 +21,7 @@ from oapl_core.errors import ConfigError, DataError
 from oapl_core.run_folder.run import Run
 from oapl_core.settings_group import Settings
 from oapl_core.storable import json_text
+from oapl_extras.exchange.offline_row import ABOUT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,7 +197,7 @@ def schema_of(kind: Kind) -> "pa.Schema":
             [*((name, messages) for name in ("prompt", "chosen", "rejected")), ("problem_id", text), *sides]
         )
     judged = [("answers", pa.int64()), ("pass_rate", number), ("mean_reward", number)]
-    about = pa.struct([("split", text), ("index", pa.int64()), ("problem_id", text), *judged])
+    about = pa.struct([("split", text), ("index", pa.int64()), *((name, text) for name in ABOUT), *judged])
     truth = pa.struct([("style", text), ("ground_truth", pa.large_string())])
     columns = [("data_source", text), ("prompt", messages), ("ability", text), ("reward_model", truth)]
     return pa.schema([*columns, ("extra_info", about)])

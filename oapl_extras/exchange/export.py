@@ -44,6 +44,7 @@ from oapl_extras.exchange.chosen import (
     verl_row,
 )
 from oapl_extras.exchange.messages import conversations_of
+from oapl_extras.exchange.offline_row import ABOUT
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +68,7 @@ def schema() -> "pa.Schema":
             ("prompt", pa.list_(pa.struct([("role", text), ("content", text)]))),
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", pa.large_string())])),
-            ("extra_info", pa.struct([("split", text), ("index", pa.int64()), ("problem_id", text)])),
+            ("extra_info", pa.struct([("split", text), ("index", pa.int64()), *((name, text) for name in ABOUT)])),
             ("response", pa.large_string()),  # offsets of 32 bits would end a column's piece at 2 GiB
             ("precomputed_reward", number),
             ("response_rewards", pa.list_(number)),
@@ -236,8 +237,9 @@ def _write_messages(path: Path, run: Run, round_number: int, parts: Sequence[Pat
                 # examples are turns of a prompt: without the number they would be taken for what the model said
                 record = {"messages": messages, "prompt_messages": len(problem["prompt"]), **tools, "reward": reward}
                 known = {name: rollout[name] for name in ("problem_id", "rollout_id", "policy_hash", "finish_reason")}
+                about = {name: problem["extra_info"][name] for name in ABOUT}
                 truth = {"ground_truth": problem["reward_model"]["ground_truth"]}
-                file.write(json_text({**record, **known, **truth}) + "\n")
+                file.write(json_text({**record, **known, **about, **truth}) + "\n")
                 written += 1
     return written
 
@@ -260,7 +262,7 @@ def _problems(run: Run, part: Path, first_index: int) -> dict[str, dict[str, Any
             "prompt": conversation(known[name], wording),
             "ability": "code" if known[name]["kind"] in PROGRAMS else known[name]["kind"],
             "reward_model": {"style": "rule", "ground_truth": to_text(known[name])},
-            "extra_info": {"split": known[name]["split"], "index": first_index + i, "problem_id": name},
+            "extra_info": {"index": first_index + i, **{key: known[name].get(key) for key in ("split", *ABOUT)}},
         }
         for i, name in enumerate(asked)
     }

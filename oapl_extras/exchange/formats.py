@@ -10,8 +10,8 @@ Each reader was written from its project's own code:
                     ids, log-probs
     open-instruct   `--save_traces`: RUN_rollouts_NNNNNN.jsonl. open_instruct/rl_utils.py, `RolloutRecord`, at commit
                     e6c3044aa6201c8bfa4573c1b03142af599e730d: ids and, where its engine gave them, log-probs
-    messages        chat messages with tool calls (messages.py) and a `reward`; also `tools`, `problem_id`,
-                    `policy_hash`, `finish_reason`, `prompt_messages`
+    messages        chat messages with tool calls (messages.py) and a `reward`; also `tools`, `policy_hash`,
+                    `finish_reason`, `prompt_messages`, and `problem_id`, `kind` and `info` of the problem
     trl             `log_completions`: completions/completions_NNNNN.parquet. trl/trainer/grpo_trainer.py, `log`, of
                     1.10.0.dev0 at commit f2cd57710ae345ea6428ae95363267fcf38a3dc8: texts alone, without special tokens
 
@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 from oapl_core.turns.rows import record
 from oapl_extras.exchange.messages import complaint_of
+from oapl_extras.exchange.offline_row import ABOUT
 
 Row = dict[str, Any]
 Converted = Iterator[Row | str]
@@ -70,7 +71,7 @@ def _messages(raw: Any, _weights: Mapping[str, float]) -> Converted:
         row = _row("messages", "", raw["reward"], raw.get("ground_truth"))
         row["sampling"] |= {"policy_hash": raw.get("policy_hash"), "finish_reason": _ended(raw.get("finish_reason"))}
         row |= {"prompt": raw["messages"][:first], "turn_messages": raw["messages"][first:], "prompt_messages": said}
-        row |= {"tools": raw.get("tools"), "extra_info": {"problem_id": raw.get("problem_id")}}
+        row |= {"tools": raw.get("tools"), "extra_info": {name: raw.get(name) for name in ABOUT}}
         yield row
 
 

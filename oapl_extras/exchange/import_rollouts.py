@@ -34,7 +34,6 @@ from oapl_core.model_files.model_folder import load_tokenizer
 from oapl_core.model_files.model_hub import data_files
 from oapl_core.objectives import Method
 from oapl_core.problems.encoding import load_encoder, tool_schemas
-from oapl_core.problems.ground_truth import from_text
 from oapl_core.problems.prepare import prepare, prompts, statements, too_long
 from oapl_core.problems.prompts import conversation
 from oapl_core.problems.run_problems import problem_sets
@@ -57,6 +56,7 @@ from oapl_extras.exchange.imported_rows import (
     Prompts,
     broken_turns,
     rollout_row,
+    truth_of,
     turns_of,
     verdict_row,
 )
@@ -279,8 +279,6 @@ def _write_problems(job: _Import) -> None:
 
 def _problem(problem_id: str, group: Group, statement: str) -> dict[str, Any]:
     row = group.rows[0]
-    truth = row.get("reward_model")
-    text = truth.get("ground_truth") if isinstance(truth, Mapping) else None
     return {
         "problem_id": problem_id,
         "split": "train",
@@ -289,7 +287,7 @@ def _problem(problem_id: str, group: Group, statement: str) -> dict[str, Any]:
         "structure": str(row.get("data_source") or ""),
         "source": str(row.get("data_source") or "imported"),
         **dict.fromkeys(("platform", "difficulty", "released", "flaw")),
-        **from_text(text if isinstance(text, str | None) else str(text)),
+        **truth_of(row),
     }
 
 

@@ -8,7 +8,10 @@ from typing import Any
 
 from oapl_core import tables
 from oapl_core.problems.encoding import Encode, load_encoder
+from oapl_core.problems.ground_truth import from_text
+from oapl_core.problems.problem_set import KINDS, PROGRAMS
 from oapl_core.run_folder.run import Run
+from oapl_core.storable import json_object, json_text
 from oapl_core.turns.rows import fault, recorded
 from oapl_extras.exchange.grouping import Group
 from oapl_extras.exchange.messages import Conversations, conversations_of
@@ -96,6 +99,23 @@ class Prompts:
             words: str = self.tokenizer.decode(group.rows[0]["prompt_token_ids"], skip_special_tokens=True)
             return words
         return "\n\n".join(turn["content"] for turn in group.rows[0]["prompt"])
+
+
+def truth_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the kind, golds and tests of the problem that a row answers, with what else its own columns say."""
+    truth, about = raw.get("reward_model"), extra(raw)
+    text = truth.get("ground_truth") if isinstance(truth, Mapping) else None
+    text = json_text(text) if isinstance(text, list | dict) else text if text is None else str(text)
+    kind, info = about.get("kind"), about.get("info")
+    # tests say which kind they are; other projects have words of their own for kinds
+    found = from_text(text, kind if kind in KINDS and kind not in PROGRAMS else None)
+    if isinstance(info, str) and (known := json_object(info)):
+        found["info"] = info
+        if found["kind"] == "text" and isinstance(golds := known.get("answers"), list) and golds:
+            found["answer"] = str(golds[0])
+    if found["kind"] == "open":
+        found["answer"] = found["answer"] or None
+    return found
 
 
 def conversation_of(group: Group) -> list[dict[str, str]]:

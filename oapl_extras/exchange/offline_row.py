@@ -23,6 +23,8 @@ from typing import Any
 from oapl_core.tables import as_stored, as_table
 from oapl_core.turns.rows import columns, recorded
 
+ABOUT = ("problem_id", "kind", "info")
+"""Columns of a problem that exports add to ``extra_info``; ``info`` is JSON, and has the golds if there are several."""
 _REQUIRED = ("prompt", "response", "precomputed_reward", "response_rewards")
 
 

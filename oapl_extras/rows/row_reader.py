@@ -296,7 +296,7 @@ def _tests(gold: Any) -> dict[str, Any] | None:
     found = tests_of(_object(gold))
     if found is None and isinstance(gold, str):  # tests that were packed, as DeepCoder's authors do
         found = from_text(gold)
-    return None if found is None or found["kind"] == "math" else {k: v for k, v in found.items() if v is not None}
+    return None if found is None or not found["tests"] else {k: v for k, v in found.items() if v is not None}
 
 
 def _text(value: Any) -> str:

@@ -16,7 +16,9 @@ from oapl_core.groups.build import build
 from oapl_core.problems.prepare import prepare
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.run import Run
+from oapl_core.storable import json_object
 from oapl_core.training.train import train
+from oapl_core.verdicts.answers.text_equality import golds
 from oapl_core.verdicts.verify import verify
 from oapl_extras.exchange.export import export
 from oapl_extras.exchange.grouping import GroupedRows
@@ -89,6 +91,55 @@ def test_round_trip_keeps_problems_tests_and_prompts(
         for run in (original, copy)
     ]
     assert prompts[0] == prompts[1]
+
+
+OTHER_KINDS: list[Row] = [
+    {
+        "problem_id": "sum",
+        "kind": "text",
+        "answer": "Rome",
+        "info": {"answers": ["Rome", "Roma"], "choices": ["a", "b"]},
+    },
+    {"problem_id": "most", "kind": "text", "answer": '["one", "text"]'},
+    {"problem_id": "square", "kind": "open", "info": {"rubric": "be kind"}},
+]
+
+
+def earned(*_: Any) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_kinds_and_every_gold_come_back(tmp_path: Path, model: Path, suffix: str) -> None:
+    run = make_run(tmp_path, model, reward={"function": f"{__name__}:earned"})
+    rows = [row | {"statement": f"What is {row['problem_id']}?"} for row in OTHER_KINDS]
+    write_jsonl(tmp_path / "train.jsonl", rows)
+    prepare(run)
+    sample(run)
+    export(run, 0, tmp_path / f"round.{suffix}")
+    copy = make_run(tmp_path, model, "b", reward={"function": f"{__name__}:earned"})
+    import_rollouts(copy, 0, tmp_path / f"round.{suffix}", form="oapl" if suffix == "parquet" else "messages")
+    before, after = (
+        {row["problem_id"]: row for row in tables.read_table(one.problems, tables.PROBLEMS).to_pylist()}
+        for one in (run, copy)
+    )
+    for row in rows:
+        name = row["problem_id"]
+        for column in ("kind", "answer", "tests"):
+            assert after[name][column] == before[name][column], (name, column)
+        assert json_object(after[name]["info"]) == json_object(before[name]["info"])
+    assert golds(after["sum"]) == ["Rome", "Roma"]
+
+
+def test_several_golds_of_another_project_are_all_golds(tmp_path: Path, model: Path) -> None:
+    run = make_run(tmp_path, model)
+    rows = []
+    for number, truth in enumerate((["Rome", "Roma"], '["Rome", "Roma"]', "[1, 2]", ["4"])):
+        rows += foreign(f"{number}?", [1.0, 0.0], reward_model={"style": "rule", "ground_truth": truth})
+    import_rollouts(run, 0, write_jsonl(tmp_path / "them.jsonl", rows))
+    found = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()[:4]
+    assert [golds(row) for row in found] == [["Rome", "Roma"], ["Rome", "Roma"], ["[1, 2]"], ["4"]]
+    assert [row["kind"] for row in found] == ["text", "text", "math", "math"]
 
 
 def test_rewards_outside_0_and_1_come_back(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
