@@ -13,8 +13,10 @@ statement may be the gold, only not computed. Then an answer may have no more op
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -51,6 +53,11 @@ _FRACTION = re.compile(r"\\frac\{(\d+)\}\{(\d+)\}")
 _WHOLE = re.compile(r"-?\d+")
 _NUMERAL = re.compile(r"-?\d+(?:/\d+)?")
 _MOST_FORMULAS, _LONGEST = 60, 400
+_MOST_BITS = 1e6
+"""Size of a number that is still computed, for instance 2^1000000. Statements ask for the last digit of larger ones."""
+_MOST_EXPONENT_BITS = 64
+# what the parser computes while it reads, of numbers that are long or powers
+_LONG_WORK = re.compile(r"!\s*\)\s*!|(?:\\binom|\\?gcd|\\?lcm)(?=.*(?:\d{5}|\^\s*\{?\s*\d{3}))")
 
 
 def formulas(statement: str) -> list[str]:
@@ -94,19 +101,22 @@ class StatementFormulas:
         import sympy
 
         texts = formulas(statement)
-        found = [
-            (text, parsed, tree(parsed))
-            for text, parsed in zip(texts, map(read, texts), strict=True)
-            if parsed is not None
-        ]
+        found = []
+        for text in texts:
+            with suppress(Exception):  # what a formula makes a library raise is no fault of an answer's
+                parsed = None if _LONG_WORK.search(text) else read(text)
+                if parsed is not None:
+                    whole = tree(parsed)
+                    found.append((text, parsed, whole, folded(whole)))
         endless = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)
         expressions = [
             (parsed, _work(text, whole))
-            for text, parsed, whole in found
+            for text, parsed, whole, less in found
             if isinstance(parsed, sympy.Expr) and not parsed.has(*endless) and _work(text, whole)
+            if bits(less) < _MOST_BITS
         ]
-        trees = [whole for _, _, whole in found]
-        work = {folded(whole): _work(text, whole) for text, _, whole in found}
+        trees = [whole for _, _, whole, _ in found]
+        work = {less: _work(text, whole) for text, _, whole, less in found}
         outlines = frozenset(outline(whole) for whole in trees)
         return cls(frozenset(map(_copied, texts)), _parts(trees), _parts(work), work, outlines, tuple(expressions))
 
@@ -265,6 +275,25 @@ def operations(whole: Tree) -> int:
     else:
         own = int(name != "Pow" or children[1] != ("-1",))
     return int(own + sum(map(operations, children)))
+
+
+def bits(whole: Tree) -> float:
+    """Bound the bits of the largest number that computing an expression needs; infinite for a tower of powers."""
+    name, *children = whole
+    if not children:
+        number = _number(whole)
+        return 2.0 if number is None else max(number.numerator.bit_length(), number.denominator.bit_length())
+    parts = list(map(bits, children))
+    match name:
+        case "Add":
+            return max(parts) + len(parts)
+        case "Mul":
+            return sum(parts)
+        case "Pow" | "exp" | "factorial":
+            base = parts[0] + 1 if name == "Pow" else parts[-1] + 2
+            return base * 2.0 ** parts[-1] if parts[-1] < _MOST_EXPONENT_BITS else math.inf
+        case _:
+            return max(parts)
 
 
 def folded(whole: Tree) -> Tree:

@@ -38,7 +38,8 @@ CHANGES = {
     "and by the statement, times, choices, cases and names in their spellings, a question with its numbers rewritten "
     "is an echo",
     "6": 'short texts keep signs by which they differ: -5 is not 5, C++ not C#; inequalities that "or", "and" or '
-    "commas join are sets of reals; ]0,1[, unit vectors and the empty set are read",
+    "commas join are sets of reals; ]0,1[, unit vectors and the empty set are read; a statement's largest formulas are "
+    "not computed, and a maths worker without CPU is a verifier error",
 }
 """Differences of each version's judgement from the one before."""
 

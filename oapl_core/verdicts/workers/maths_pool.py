@@ -16,7 +16,7 @@ _KNOWN_PAIRS = 50_000
 
 
 class MathsWorkerDied(Exception):
-    """Two workers in a row were killed from outside, or could not start: no judgement can be made."""
+    """No judgement can be made: two workers in a row were killed from outside, none can start, or one got no CPU."""
 
 
 class MathsPool(WorkerPool):
@@ -30,7 +30,8 @@ class MathsPool(WorkerPool):
         paths = [_CODE_ROOT, *(p for p in sys.path if p)]
         nothing = {"stderr": subprocess.DEVNULL, "cwd": "/", "env": {"LANG": "C.UTF-8"}}
         super().__init__(workers, "oapl_core.verdicts.workers.maths_worker", paths, **nothing)
-        self.cpu_s, self.wall_s = cpu_s, 5 * cpu_s  # elapsed time bounds what waits without computing
+        # Elapsed time alone is no judgement: it ends a wait for a worker that is stopped, swapped out or throttled.
+        self.cpu_s, self.wall_s = cpu_s, 15 * cpu_s
         self._known: dict[tuple[str, str, str], bool] = {}
         self.too_slow = 0
         """Pairs that were called unequal because they used up their time."""
@@ -45,7 +46,7 @@ class MathsPool(WorkerPool):
         With the problem's `statement`, an answer that only repeats a formula of it does not either (maths/echo.py).
 
         Raises:
-            MathsWorkerDied: two fresh workers were killed, or none can start.
+            MathsWorkerDied: two fresh workers were killed, none can start, or one got no CPU.
         """
         if gold.strip() == answer.strip():
             return True
@@ -80,6 +81,8 @@ class MathsPool(WorkerPool):
             return self._counted(reply, broken=reply["error"] is True, echoes=reply["echo"] is True)
         if reply.kind == "slow":
             return self._counted({"equal": False, "parsed": False, "too_slow": True}, too_slow=True)
+        if reply.kind == "stalled":
+            raise MathsWorkerDied(f"a maths worker got no CPU: less than {self.cpu_s:g} s of it in {self.wall_s:g} s")
         if reply.kind == "ended":
             return self._counted({"equal": False, "parsed": False, "error": True}, broken=True)
         raise MathsWorkerDied("two maths workers in a row were killed or did not start; is there enough memory?")

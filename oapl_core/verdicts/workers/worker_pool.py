@@ -29,9 +29,12 @@ _END_SECONDS = 2.0
 
 
 class Fault(Exception):
-    """Reason why there is no reply; ``killed`` came from outside (the kernel without memory, a person)."""
+    """Reason why there is no reply.
 
-    def __init__(self, kind: Literal["slow", "ended", "killed", "not started"], text: str = "") -> None:
+    ``killed`` came from outside (the kernel without memory, a person). ``stalled`` had time and no CPU.
+    """
+
+    def __init__(self, kind: Literal["slow", "stalled", "ended", "killed", "not started"], text: str = "") -> None:
         super().__init__(text)
         self.kind = kind
 
@@ -90,8 +93,10 @@ class _Worker:
                 if not more:
                     raise EOFError
                 self._read += more
-            elif left <= _LOOK_S or linux.cpu_seconds(self.pid) > cpu_deadline:
+            elif linux.cpu_seconds(self.pid) > cpu_deadline:
                 raise Fault("slow")
+            elif left <= _LOOK_S:  # where CPU time is bounded, elapsed time says something of the machine alone
+                raise Fault("slow" if cpu_s == math.inf else "stalled")
         line, _, self._read = self._read.partition(b"\n")
         reply: dict[str, Any] = json.loads(line)
         return reply
@@ -170,8 +175,8 @@ class WorkerPool:
             except Fault as fault:
                 faults.append(fault)
                 with self._lock:
-                    self.deaths += fault.kind != "slow"
-                if fault.kind == "slow":  # not tried again: it would take as long
+                    self.deaths += fault.kind not in ("slow", "stalled")
+                if fault.kind in ("slow", "stalled"):  # not tried again: it would take as long
                     found.append(fault)
                 elif len(faults) < 2:  # a second worker tells a question that ends workers from a machine that does
                     continue

@@ -222,3 +222,45 @@ def test_a_worker_compiles_no_text_whoever_asks(code: str) -> None:
     ]
     result = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
     assert "PermissionError: a maths answer is never compiled" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "gold", "answer"),
+    [
+        ("Find the last two digits of $7^{7^{7^7}}$.", "43", "40+3"),
+        ("Find the last digit of $10^{10^{10^{10}}} - 7^{2003^{2003}}$.", "7", "10-3"),
+        (r"Which sign has $\sin(10^{10^{10}})$, for $x^{10^{20}} = \log_2(2^{2^{100000000}})$?", "1", "2-1"),
+        (r"Find the remainder of $\binom{100000}{50000}$ by 7.", "5", "6-1"),
+        (r"Find the last digit of $\gcd(2^{1000000} - 1, 2^{1500000} - 1)$.", "5", "6-1"),
+        ("Find the last digit of $((9!)!)!$.", "0", "1-1"),
+    ],
+)
+def test_formulas_that_nobody_computes_cost_no_right_answer(
+    pool: MathsPool, statement: str, gold: str, answer: str
+) -> None:
+    before = pool.too_slow, pool.broken
+    assert pool.equal(gold, answer, statement)
+    assert not pool.equal(gold, f"{answer} + 1", statement)
+    assert (pool.too_slow, pool.broken) == before
+
+
+def test_a_large_formula_takes_no_other_echo_away(pool: MathsPool) -> None:
+    statement = "Let $N = 7^{7^{7^7}}$. Compute $2^{10} + 3$."
+    assert pool.equal("1027", "1000 + 27", statement)
+    assert not pool.equal("1027", "2^{10} + 3", statement)
+
+
+def test_a_worker_that_gets_no_cpu_says_nothing_of_the_answer() -> None:
+    pool = MathsPool(workers=1)
+    assert pool.wall_s == 15 * pool.cpu_s
+    pool.wall_s = 1.0
+    try:
+        assert pool.equal("1/2", "0.5")
+        (worker,) = pool.pids
+        os.kill(worker, signal.SIGSTOP)
+        with pytest.raises(MathsWorkerDied, match="no CPU"):
+            pool.equal("1/3", "2/6")
+        assert pool.equal("1/3", "2/6"), "another worker"
+        assert pool.too_slow == 0
+    finally:
+        pool.close()
