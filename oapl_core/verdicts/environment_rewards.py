@@ -1,6 +1,7 @@
 """Verdicts by an environment on its trajectories: its own failure is no verdict, its rewards may be one.
 
-Pure. Where the environment is no judge, the verifier judges the text of the last turn as it judges any answer.
+Pure. Where the environment is no judge, the verifier judges the text of the last turn as it judges any answer. Where it
+is one, the verifier only finds the answer there, for parts of `[reward]` and functions.
 """
 
 from collections.abc import Mapping
@@ -34,9 +35,13 @@ class Played:
         rewards = turns["turn_rewards"]
         return cls(None if rewards is None else as_stored(sum(rewards)))
 
+    def asked(self, problem: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the problem for the verifier, which finds an answer and does not judge where the environment does."""
+        return problem if self.reward is None else {**problem, "is_judged": True}
+
     def text(self, said: str) -> str:
-        """Return the text for the verifier: nothing where it has nothing to judge."""
-        return said if self.reward is None and self.failure is None else ""
+        """Return the text for the verifier: nothing where the environment failed."""
+        return said if self.failure is None else ""
 
     def verdict(self, verdict: Verdict, right_from: float) -> Verdict:
         """Return the verdict with the environment's word; ``right_from``: the reward of a correct answer."""

@@ -89,7 +89,8 @@ class Judges:
             verdicts = self.verifier.stream(problems, texts, finish_reasons)
         else:
             judged = [one.text(text) for one, text in zip(played, texts, strict=True)]
-            found = zip(played, self.verifier.stream(problems, judged, finish_reasons), strict=True)
+            asked = [one.asked(problem) for one, problem in zip(played, problems, strict=True)]
+            found = zip(played, self.verifier.stream(asked, judged, finish_reasons), strict=True)
             verdicts = (one.verdict(verdict, self.right_from) for one, verdict in found)
         return self.rewarder.stream(problems, texts, tokens, verdicts) if self.rewarder else verdicts
 

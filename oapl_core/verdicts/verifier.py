@@ -39,7 +39,8 @@ CHANGES = {
     "is an echo",
     "6": 'short texts keep signs by which they differ: -5 is not 5, C++ not C#; inequalities that "or", "and" or '
     "commas join are sets of reals; ]0,1[, unit vectors and the empty set are read; a statement's largest formulas are "
-    "not computed, and a maths worker without CPU is a verifier error",
+    "not computed, and a maths worker without CPU is a verifier error; where an "
+    "environment judges, a verdict has the answer of the last turn",
 }
 """Differences of each version's judgement from the one before."""
 
@@ -215,8 +216,8 @@ class Verifier:
         """Return one verdict for each response, in order.
 
         `problems[i]` is the row of tables.PROBLEMS that `texts[i]` answers (problems may repeat). Its `is_thinking` is
-        true if its prompt ends inside of <think>. `finish_reasons[i]` is the engine's: "length" without an answer is
-        outcome truncated.
+        true if its prompt ends inside of <think>, its `is_judged` if an environment judges. `finish_reasons[i]` is the
+        engine's: "length" without an answer is outcome truncated.
         """
         return list(self.stream(problems, texts, finish_reasons))
 
@@ -335,6 +336,8 @@ class Verifier:
 
     def _grade(self, job: _Job, blank: Verdict) -> Verdict:
         problem = job.problem
+        if problem.get("is_judged"):  # by an environment: only the answer is wanted
+            return replace(blank, outcome=Outcome.OPEN)
         if of_kind := self._answers(problem["kind"]):
             return replace(blank, outcome=of_kind.judge(problem, job.answer), excerpt=None)
         rules = GradingRules.of(problem, self._config)

@@ -9,7 +9,11 @@ import pytest
 from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.rollouts.generate import generate
 from oapl_core.settings.experiment_file import parse_experiment
+from oapl_core.settings.reward import RewardConfig
+from oapl_core.settings.verifier import VerifierConfig
 from oapl_core.tables import ROLLOUTS, read_table
+from oapl_core.verdicts.environment_rewards import Played
+from oapl_core.verdicts.judges import Judges
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verify import verify
 from tests.core.verdicts.test_rewards import EXPERIMENT
@@ -88,6 +92,29 @@ def test_a_penalty_lies_on_top_of_what_the_environment_gave(tmp_path: Path) -> N
     for row in found.iter_rows(named=True):
         assert row["reward_environment"] == 2 * earned[row["rollout_id"]]
         assert row["reward"] == row["reward_environment"] + row["reward_length"]
+
+
+def test_parts_and_functions_know_the_answer_where_the_environment_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "answers.py").write_text(
+        "def score(problem, response, verdict):\n    return verdict['answer'] == '4'\n"
+    )
+    maths: dict[str, Any] = {"problem_id": "m", "kind": "math", "answer": "5", "tests": [], "statement": "2 + 2?"}
+    text = maths | {"problem_id": "t", "kind": "text", "answer": "green apple"}
+    program = maths | {"problem_id": "p", "kind": "stdin", "answer": None}
+    asked = [maths, maths, text, program, maths]
+    texts = ["so \\boxed{4}", "so it is 4", "\\boxed{green pear}", "```python\n1 / 0\n```", "\\boxed{4}"]
+    played = [Played(1.0), Played(0.25), Played(0.25), Played(1.0), Played(failure="gone")]
+    parts = {"environment": 1.0, "format": 10.0, "f1": 100.0, "function": 1000.0}
+    reward = RewardConfig.model_validate({"function": "answers:score", "parts": parts})
+    with Judges(VerifierConfig(workers=1), reward, 100) as judges:
+        found = list(judges.stream(asked, texts, ["stop"] * 5, [5] * 5, played))
+    # the environment alone says what is right: the gold is 5, and the program fails
+    assert [str(one.outcome) for one in found] == ["passed", *["wrong_answer"] * 2, "passed", "verifier_error"]
+    assert [one.answer for one in found] == ["4", None, "green pear", "1 / 0\n", None]
+    assert [one.reward for one in found] == [1111.0, 0.25, 60.25, 111.0, None]
 
 
 def test_an_environment_that_is_no_judge_has_no_such_part(tmp_path: Path) -> None:
