@@ -49,6 +49,8 @@ METHODS: Mapping[str, str] = {
     "grpo": "GRPO, token IS, on the file",
 }
 """Each arm's name on the page. GRPO's ratio is clipped around the weights before the first of each two steps."""
+FRESH = "grpo-off-by-one"
+"""The arm of `fresh.py`, which samples its own rollouts."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,13 @@ def lower() -> list[SideArm]:
     return found
 
 
+def fresh() -> list[SideArm]:
+    """GRPO off by one at the twelve rates of the methods without a temperature."""
+    return [SideArm(f"{FRESH} rate={rate:g}", GrpoTokenIs(), rate) for rate in (*RATES_ALONE, *WIDER_ALONE)]
+
+
 def every() -> list[SideArm]:
-    """All of these."""
+    """All that train on the carried rollouts."""
     return [*arms(), *wider(), *lower()]
 
 

@@ -16,7 +16,7 @@ import polars as pl
 from bench.claims import bootstrap
 from bench.claims.bed_page import DIVERSITY
 from bench.claims.bootstrap import Cells, Estimate
-from bench.claims.factorial import METHODS
+from bench.claims.factorial import FRESH, METHODS
 from bench.claims.many_arms import MEASURED
 from bench.claims.page import DATA, written
 from bench.claims.verdicts import Asked, asked_table, table
@@ -31,6 +31,7 @@ POINT = 0.01
 WIDTHS = (("tapered", "topr"), ("oapl", "topr"), ("rft", "topr"), ("tapered", "oapl"))
 RESAMPLES = 20_000
 """With 4,000 no probability could be below 0.05 after the correction once the page has a hundred rows."""
+SHOWN = {"base": "the base", **METHODS, FRESH: "GRPO off by one, its own rollouts"}
 ONE_ANSWER = ("habits",)
 """Beds whose problems have one correct answer: how many different ones there are is not asked."""
 
@@ -130,7 +131,7 @@ def summary() -> str:
 
 
 def of_bed(bed: str, where: str, step: int) -> list[Asked]:
-    """Questions 1 to 4."""
+    """Questions 1 to 5."""
     oapl, topr = cells(bed, "oapl", step), cells(bed, "topr", step)
     gap = estimate(bed, less(topr, oapl))
     found = [Asked(where, "1. TOPR less OAPL, T = 0.6", "a gap" if above(gap) else "no gap", gap)]
@@ -157,6 +158,11 @@ def of_bed(bed: str, where: str, step: int) -> list[Asked]:
         said = "more" if above(many) else "fewer" if below(many) else "not decided"
         question = f"4. different ones of four, times 100: {METHODS[one]} less {METHODS[other]}"
         found.append(Asked(where, question, said, many))
+    if step == max(STEPS) and (fresh := cells(bed, FRESH, step)):
+        for method in ("oapl", "positives"):
+            own = estimate(bed, less(fresh, cells(bed, method, step)))
+            said = "better" if above(own) else "worse" if below(own) else "not decided"
+            found.append(Asked(where, f"5. GRPO off by one less {METHODS[method]}, T = 0.6", said, own))
     return found
 
 
@@ -169,7 +175,7 @@ def methods(bed: str, step: int) -> str:
     asked = (("greedy", 1), ("t06", 1), ("t06", 4), ("t1", 1), ("t1", 4), ("t1", 16))
     head = ("method", "setting", "greedy", "T = 0.6: k = 1", "k = 4", "T = 1: k = 1", "k = 4", "k = 16")
     found = []
-    for method, name in {"base": "the base", **METHODS}.items():
+    for method, name in SHOWN.items():
         at = 0 if method == "base" else step
         if (method, at, "t06") not in rows(bed):
             continue
@@ -188,13 +194,13 @@ def tuning(bed: str) -> str:
     head = ("method", "setting", "best", "second", "worst", "of so many", "at an edge of what was tried")
     chosen, found = {row["method"]: row["arm"] for row in tried(bed)["chosen"]}, []
     most = max((len(row["by_base"]) for row in tried(bed)["tried"]), default=0)
-    for method, best in [(method, chosen[method]) for method in METHODS if method in chosen]:
+    for method, best in [(method, chosen[method]) for method in SHOWN if method in chosen]:
         own = {row["arm"]: row["by_base"] for row in tried(bed)["tried"] if row["arm"].split()[0] == method}
         means = [statistics.fmean(shares.values()) for shares in own.values() if len(shares) == most]
         first, *_, last = shares = sorted(means, reverse=True)
         shown = (f"{100 * share:.1f}" for share in (first, shares[1], last))
         at_edge = ", ".join(edges(best, list(own)))
-        found.append((METHODS[method], best.partition(" ")[2], *shown, str(len(own)), at_edge))
+        found.append((SHOWN[method], best.partition(" ")[2], *shown, str(len(own)), at_edge))
     return table(head, found)
 
 

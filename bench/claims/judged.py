@@ -204,7 +204,8 @@ def write_results(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None
     chosen = {row["arm"] for row in json.loads((to / f"factorial_{bed}.json").read_text())["chosen"]}
     files = defaultdict[str, set[str]](set)
     for job in jobs:
-        files[job.about["base"]].add(job.about["rollouts"])
+        if job.about["rollouts"]:  # an arm of `fresh.py` sampled its own
+            files[job.about["base"]].add(job.about["rollouts"])
         if strangers := set(job.about["arms"]) - chosen - {"base"}:
             sys.exit(
                 f"{job.about['job']}: {', '.join(sorted(strangers))} was not chosen; remove that file and run again"

@@ -132,8 +132,7 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
     torch.set_num_threads(1)
     started = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with gzip.open(carried / f"{job.base}.json.gz", "rt") as file:
-        facts = json.load(file)
+    facts = read_carried(carried, job.base)
     of_pass = min(PASS, steps or PASS)
     answered = ANSWERED[job.plan] if of_pass == PASS else (of_pass,)
     rollouts, own = rollouts_of(facts), arms_of(job, chosen)
@@ -154,6 +153,13 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     name = job.name if of_pass == PASS else f"{job.name}.{of_pass}-steps"  # a trial is not taken for the job
     kept.write(to / f"{name}.npz", {"device": device_name, "job": job.name, "rollouts": facts["rollouts_sha256"]})
+
+
+def read_carried(carried: Path, base: str) -> dict[str, Any]:
+    """What `carried.py` wrote of a base."""
+    with gzip.open(carried / f"{base}.json.gz", "rt") as file:
+        facts: dict[str, Any] = json.load(file)
+    return facts
 
 
 def arms_of(job: Job, chosen: Path | None) -> "list[SideArm]":
