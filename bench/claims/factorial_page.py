@@ -7,7 +7,7 @@ tables again and compares.
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,13 @@ def tried(bed: str) -> Mapping[str, Any]:
     return found
 
 
+class Diverged(Exception):
+    """An arm has no answers on some bases, as its weights are not finite there."""
+
+    def __init__(self, bases: Sequence[str]) -> None:
+        super().__init__(f"diverged on {', '.join(bases)}")
+
+
 def cells(bed: str, method: str, step: int, way: str = "t06", k: int = 1) -> Cells:
     """pass@k of each problem, by base."""
     found = rows(bed).get((method, step, way), {})
@@ -88,8 +95,13 @@ def estimate(bed: str, found: Cells) -> Estimate:
 
 
 def shifted(first: Cells, by: Cells, share: float, constant: float = 0.0) -> Cells:
-    """``first`` less a share of ``by``, less a constant, problem by problem."""
-    assert first.keys() == by.keys(), "an arm diverged on a base: a difference over fewer bases is another question"
+    """``first`` less a share of ``by``, less a constant, problem by problem.
+
+    Raises:
+        Diverged: a base has answers of one of them alone; a difference over fewer bases is another question.
+    """
+    if missing := sorted(base for base, _ in first.keys() ^ by.keys()):
+        raise Diverged(missing)
     return {
         key: [a - share * b - constant for a, b in zip(values, by[key], strict=True)] for key, values in first.items()
     }
@@ -132,42 +144,55 @@ def summary() -> str:
 
 def of_bed(bed: str, where: str, step: int) -> list[Asked]:
     """Questions 1 to 5."""
-    oapl, topr = cells(bed, "oapl", step), cells(bed, "topr", step)
-    gap = estimate(bed, less(topr, oapl))
-    found = [Asked(where, "1. TOPR less OAPL, T = 0.6", "a gap" if above(gap) else "no gap", gap)]
-    if above(gap):
-        for factor in [one for one in FACTORS if cells(bed, one, step)]:
-            gain = less(cells(bed, factor, step), oapl)
-            beyond = estimate(bed, beyond_half(bed, factor, step, ("t06", 1), oapl))
-            whole = estimate(bed, gain)
-            said = "closes half" if above(beyond) else "a part" if above(whole) else "none shown"
-            said = f"{said}: gain {whole.shown(sign='+')}"
-            found.append(Asked(where, f"2. {METHODS[factor]}: gain less half of the gap", said, beyond))
-    tapered = cells(bed, "tapered", step)
-    sharp = estimate(bed, shifted(tapered, topr, 1.0, -POINT))
-    found.append(Asked(where, "3. tapered less TOPR, T = 0.6, plus 1 point", _yes(sharp), sharp))
+    oapl, topr, tapered = (cells(bed, method, step) for method in ("oapl", "topr", "tapered"))
     wide = {name: cells(bed, name, step, "t1", 16) for name in ("tapered", "topr", "oapl")}
-    wider = estimate(bed, less(wide["tapered"], wide["topr"]))
-    found.append(Asked(where, "3. tapered less TOPR, pass@16, T = 1", _yes(wider), wider))
-    kept = estimate(bed, shifted(wide["tapered"], wide["oapl"], 1.0, -POINT))
-    found.append(Asked(where, "3. tapered less OAPL, pass@16, T = 1, plus 1 point", _yes(kept), kept))
+
+    def answered(question: str, first: Cells, by: Cells, said: Callable[[Estimate], str], margin: float = 0) -> Asked:
+        try:
+            found = estimate(bed, shifted(first, by, 1.0, -margin))
+        except Diverged as diverged:
+            return Asked(where, question, str(diverged))
+        return Asked(where, question, said(found), found)
+
+    found = [answered("1. TOPR less OAPL, T = 0.6", topr, oapl, lambda gap: "a gap" if above(gap) else "no gap")]
+    if found[0].verdict == "a gap":
+        found += [factor_of(bed, where, step, factor) for factor in FACTORS if cells(bed, factor, step)]
+    found.append(answered("3. tapered less TOPR, T = 0.6, plus 1 point", tapered, topr, _yes, POINT))
+    found.append(answered("3. tapered less TOPR, pass@16, T = 1", wide["tapered"], wide["topr"], _yes))
+    found.append(
+        answered("3. tapered less OAPL, pass@16, T = 1, plus 1 point", wide["tapered"], wide["oapl"], _yes, POINT)
+    )
     for one, other in () if bed in ONE_ANSWER else WIDTHS:
         if not (shared := widths(bed, one, other, step)):
             continue
         many = bootstrap.estimate(shared, RESAMPLES)  # one number of each base
-        said = "more" if above(many) else "fewer" if below(many) else "not decided"
         question = f"4. different ones of four, times 100: {METHODS[one]} less {METHODS[other]}"
-        found.append(Asked(where, question, said, many))
+        found.append(Asked(where, question, _sided(many, "more", "fewer"), many))
     if step == max(STEPS) and (fresh := cells(bed, FRESH, step)):
         for method in ("oapl", "positives"):
-            own = estimate(bed, less(fresh, cells(bed, method, step)))
-            said = "better" if above(own) else "worse" if below(own) else "not decided"
-            found.append(Asked(where, f"5. GRPO off by one less {METHODS[method]}, T = 0.6", said, own))
+            question = f"5. GRPO off by one less {METHODS[method]}, T = 0.6"
+            found.append(answered(question, fresh, cells(bed, method, step), partial(_sided, yes="better", no="worse")))
     return found
 
 
+def factor_of(bed: str, where: str, step: int, factor: str) -> Asked:
+    """Question 2 of a factor."""
+    question, oapl = f"2. {METHODS[factor]}: gain less half of the gap", cells(bed, "oapl", step)
+    try:
+        beyond = estimate(bed, beyond_half(bed, factor, step, ("t06", 1), oapl))
+    except Diverged as diverged:
+        return Asked(where, question, str(diverged))
+    whole = estimate(bed, less(cells(bed, factor, step), oapl))
+    said = "closes half" if above(beyond) else "a part" if above(whole) else "none shown"
+    return Asked(where, question, f"{said}: gain {whole.shown(sign='+')}", beyond)
+
+
+def _sided(found: Estimate, yes: str, no: str) -> str:
+    return yes if above(found) else no if below(found) else "not decided"
+
+
 def _yes(found: Estimate) -> str:
-    return "holds" if above(found) else "does not hold" if below(found) else "not decided"
+    return _sided(found, "holds", "does not hold")
 
 
 def methods(bed: str, step: int) -> str:

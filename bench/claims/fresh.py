@@ -10,6 +10,7 @@ is there is left alone.
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -77,28 +78,35 @@ def of_base(options: argparse.Namespace, base: str, arms: Sequence[SideArm], pat
     positions = config.pretrain.max_positions if config.pretrain else config.engine.max_model_len
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     measured = loaded(options.carried / facts["model"], device)
-    with Verifier(config.verifier.model_copy(update={"workers": 1})) as verifier:
-        with TorchSampler(options.carried / facts["model"], ROWS, positions, torch.float32) as sampler:
-            machine = machine_of(options.runs / base, sampler, verifier, options.to / "kept" / base)
-            for number, one in enumerate(arms, 1):
-                arm = Fresh(
-                    one.objective,
-                    interval=BATCHES,
-                    offset=BATCHES,
-                    steps=answered[-1],
-                    evaluate_every=min(PASS, answered[-1]),
-                    groups_per_step=GROUPS_PER_STEP,
-                    seed=facts["seed"],
-                    training={"learning_rate": one.rate},
-                    answered=answered,
-                    name=one.name,
-                    kept=kept,
-                    measured=measured,
-                )
-                with TemporaryDirectory() as scratch:
-                    arm.start(machine, Path(scratch)).run(_said(f"{base}: {number}/{len(arms)} {one.name}", began))
+    with (
+        Verifier(config.verifier.model_copy(update={"workers": 1})) as verifier,
+        TorchSampler(options.carried / facts["model"], ROWS, positions, torch.float32) as sampler,
+    ):
+        machine = machine_of(options.runs / base, sampler, verifier, options.to / "kept" / base)
+        for number, one in enumerate(arms, 1):
+            arm = off_by_one(one, facts["seed"], answered, kept, measured)
+            with TemporaryDirectory() as scratch:
+                arm.start(machine, Path(scratch)).run(_said(f"{base}: {number}/{len(arms)} {one.name}", began))
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     kept.write(path, {"device": device_name, "job": f"{base}.{options.plan}.fresh", "rollouts": None})
+
+
+def off_by_one(one: SideArm, seed: int, answered: Sequence[int], kept: Answers, measured: Any) -> "Fresh":
+    """The arm of a rate, as the paper's baseline synchronises its engine."""
+    return Fresh(
+        one.objective,
+        interval=BATCHES,
+        offset=BATCHES,
+        steps=answered[-1],
+        evaluate_every=math.gcd(*answered),
+        groups_per_step=GROUPS_PER_STEP,
+        seed=seed,
+        training={"learning_rate": one.rate},
+        answered=answered,
+        name=one.name,
+        kept=kept,
+        measured=measured,
+    )
 
 
 def _said(what: str, began: float) -> Any:
@@ -136,7 +144,9 @@ class _Answering(Lagged):
         self.evaluations.append({"step": self.step, "right_share": 0.0})
         weights = self._weights()
         is_finite = all(bool(p.isfinite().all()) for p in weights.values())
-        if self.step in arm.answered and is_finite:  # an arm that diverged has no answers, and so is seen to have failed
+        if (
+            self.step in arm.answered and is_finite
+        ):  # an arm that diverged has no answers, and so is seen to have failed
             arm.measured.load_state_dict(weights)
             assert arm.kept
             arm.kept.add(arm.measured, arm.name, self.step)

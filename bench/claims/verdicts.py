@@ -46,7 +46,7 @@ def asked_table(rows: Sequence[Asked]) -> str:
     head = ["", "asked", "by its criterion", "points", "held against", "p, bootstrap", "p, t"]
     made = []
     for row, *both in zip(rows, by_bootstrap, by_t, strict=True):
-        points = ["signs alone", ""]
+        points = ["signs alone" if row.signs else "", ""]
         if row.found:
             points = [row.found.shown(sign="+"), f"{100 * row.null:.0f}"]
         made.append([row.claim, row.question, row.verdict, *points, *(f"{p:.3f}" for p in both)])

@@ -1,5 +1,7 @@
 """The factorial's page has the tables that its results give."""
 
+import pytest
+
 from bench.claims import factorial_page
 
 
@@ -14,3 +16,23 @@ def test_an_edge_is_of_what_was_tried() -> None:
     assert factorial_page.edges("oapl beta2=0.3 rate=0.002", known) == ["most beta2"]
     assert factorial_page.edges("oapl beta2=0.1 rate=0.001", known) == ["least beta2", "least rate"]
     assert factorial_page.edges("oapl beta2=0.3 rate=0.002", known[2:]) == ["least rate"]
+
+
+def test_an_arm_that_diverged_on_a_base_leaves_its_questions_open_and_the_others_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, real = factorial_page.rows("habits"), factorial_page.rows
+
+    def without(bed: str) -> object:
+        return {
+            key: {b: r for b, r in own.items() if key[0] != "positives" or b != "habits-seed3"}
+            for key, own in known.items()
+        }
+
+    monkeypatch.setattr(factorial_page, "rows", without)
+    asked = {row.question: row for row in factorial_page.of_bed("habits", "bed 3", 90)}
+    monkeypatch.setattr(factorial_page, "rows", real)
+    before = {row.question: row for row in factorial_page.of_bed("habits", "bed 3", 90)}
+    changed = [question for question, row in asked.items() if row != before[question]]
+    assert changed == ["2. OAPL on correct answers alone: gain less half of the gap"]
+    assert (asked[changed[0]].verdict, asked[changed[0]].found) == ("diverged on habits-seed3", None)
