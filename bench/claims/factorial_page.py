@@ -151,7 +151,7 @@ def of_bed(bed: str, where: str, step: int) -> list[Asked]:
         try:
             found = estimate(bed, shifted(first, by, 1.0, -margin))
         except Diverged as diverged:
-            return Asked(where, question, str(diverged))
+            return Asked(where, question, str(diverged), instead="none")
         return Asked(where, question, said(found), found)
 
     found = [answered("1. TOPR less OAPL, T = 0.6", topr, oapl, lambda gap: "a gap" if above(gap) else "no gap")]
@@ -181,7 +181,7 @@ def factor_of(bed: str, where: str, step: int, factor: str) -> Asked:
     try:
         beyond = estimate(bed, beyond_half(bed, factor, step, ("t06", 1), oapl))
     except Diverged as diverged:
-        return Asked(where, question, str(diverged))
+        return Asked(where, question, str(diverged), instead="none")
     whole = estimate(bed, less(cells(bed, factor, step), oapl))
     said = "closes half" if above(beyond) else "a part" if above(whole) else "none shown"
     return Asked(where, question, f"{said}: gain {whole.shown(sign='+')}", beyond)

@@ -31,6 +31,8 @@ class Asked:
     """What ``found`` is held against."""
     signs: int = 0
     """Where there is no number: initialisations that all agree, each by itself."""
+    instead: str = "signs alone"
+    """What stands in the number's place."""
 
     @property
     def probabilities(self) -> tuple[float, float]:
@@ -46,7 +48,7 @@ def asked_table(rows: Sequence[Asked]) -> str:
     head = ["", "asked", "by its criterion", "points", "held against", "p, bootstrap", "p, t"]
     made = []
     for row, *both in zip(rows, by_bootstrap, by_t, strict=True):
-        points = ["signs alone" if row.signs else "", ""]
+        points = [row.instead, ""]
         if row.found:
             points = [row.found.shown(sign="+"), f"{100 * row.null:.0f}"]
         made.append([row.claim, row.question, row.verdict, *points, *(f"{p:.3f}" for p in both)])
