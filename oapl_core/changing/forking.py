@@ -66,7 +66,7 @@ def with_overrides(experiment: Experiment, overrides: Iterable[str], where: str)
     values = experiment.model_dump(mode="json")
     for override in overrides:
         apply(values, override)
-    return refuse_unused(parse_experiment(values, where), where)
+    return refuse_unused(parse_experiment(values, where), where, known=experiment)
 
 
 def fork_as(parent: Run, config: Experiment, number: int, stage: str | None, root: Path) -> Fork:

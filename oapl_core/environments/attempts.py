@@ -19,7 +19,8 @@ from oapl_core.verdicts.workers.function_pool import FunctionCall, FunctionPool
 _FULL = 1.0
 # of the whole process, and started with the first answer
 _SCORERS = FunctionPool(
-    RewardConfig(function="oapl_core.verdicts.reasoning_gym:score"), workers=len(os.sched_getaffinity(0))
+    RewardConfig(function="oapl_core.verdicts.reasoning_gym:score", time_limit_s=60),
+    workers=len(os.sched_getaffinity(0)),
 )
 atexit.register(_SCORERS.close)
 
@@ -28,17 +29,14 @@ class Attempts:
     """Answers in a box, each scored, until one is right or there are no attempts left."""
 
     is_judge = True
+    _told = 0.0
+    """Reward of the turns so far; of the class, as a trajectory that an earlier version kept has none."""
 
     def __init__(self, attempts: int = 3, cost: float = 0.0) -> None:
         """Allow ``attempts`` at most; each but the first costs ``cost`` of the reward."""
         self._attempts, self._cost = attempts, cost
         self._problem: Mapping[str, Any] = {}
-        self._used, self._told = 0, 0.0
-
-    @property
-    def most_turns(self) -> int:
-        """Turns that a trajectory may take."""
-        return self._attempts
+        self._used = 0
 
     def tools(self) -> Sequence[Callable[..., str]]:
         """Offer no tools: the model only answers."""

@@ -36,9 +36,6 @@ def maker(config: EnvironmentConfig) -> Callable[[], Environment]:
     try:
         if not isinstance(tried, Environment):
             raise _refused(config, "is no environment: it has no is_judge")
-        turns, most = getattr(tried, "most_turns", None), config.max_turns
-        if isinstance(turns, int) and turns > most:
-            raise _refused(config, f"may take {turns} turns, more than environment.max_turns={most}; change either")
         try:
             list(map(types_of, tools_of(tried)))
         except Exception as error:  # `tools` may be anything, and types may name anything

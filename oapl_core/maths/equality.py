@@ -88,6 +88,10 @@ class Equality:
         chains = [[chain] if chain else relations.several(one) for one, chain in zip(values, links, strict=True)]
         names = {frozenset(relations.symbols(chain)) for both in chains for chain in both}
         sets = [_own_set(one) if not own else relations.described(one) for one, own in zip(values, chains, strict=True)]
+        if sets[0] is sympy.S.EmptySet and len(names) == 1:
+            # a gold says "and" for "or": x < -2 and x > 2
+            parts = [relations.solutions([link]) for chain in chains[0] for link in chain]
+            sets[0] = None if None in parts else sympy.Union(*parts)
         if sets[0] is not None and sets[1] is not None:
             # what nothing fulfils is no answer: whoever says so has solved nothing
             return len(names) == 1 and sympy.S.EmptySet not in sets and self._sets(*sets)

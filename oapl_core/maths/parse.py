@@ -103,7 +103,7 @@ class Parser:
         converter.convert_postfix_list = partial(_product, converter, converter.convert_postfix_list)
         value = converter.parse(latex)
         if isinstance(value, sympy.FiniteSet) and _ONE_POINT.fullmatch(latex) and len(value.args) == 1:
-            return None  # [2,2] is no 2: an interval of one number, or a list of two
+            return sympy.Tuple(*value.args, *value.args)  # [2,2] is no 2: an interval of one number, or a list of two
         if not isinstance(value, sympy.Basic | sympy.MatrixBase) or isinstance(value, BooleanAtom):
             return None
         return None if value in (sympy.nan, sympy.zoo) else value

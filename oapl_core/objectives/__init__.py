@@ -27,7 +27,8 @@ def _chosen(value: Any, _builtin: ValidatorFunctionWrapHandler) -> Method | OwnO
         raise ValueError('write a table, for example {name = "oapl"}')
     # a file of OAPL's settings leaves the name out
     # a round leaves an option of the experiment out by `false`, or an empty list, in its place
-    left_out = [k for k in plugins.names("objective_option") if value.get(k, ()) in (None, False, [])]
+    options = [k for k in plugins.names("objective_option") if k in value]
+    left_out = [k for k in options if value[k] is None or value[k] is False or value[k] == []]
     values = {"name": "oapl", **{k: v for k, v in value.items() if k not in left_out}}
     name = plugins.known("objective")(str(values["name"]))
     # one of a person's own is imported by the trainer alone

@@ -21,15 +21,15 @@ _USED_BY = {"value_temperature": ("log_mean_exp", "leave_one_out", "tapered"), "
 """Rules that use a setting of V."""
 
 
-def unused(objective: "BaseModel") -> list[str]:
-    """List the settings of V that an objective's rule does not use, and that differ from their defaults."""
-    fields, of_v = type(objective).model_fields, [name for name in _USED_BY if name in type(objective).model_fields]
-    return [
-        f"`{name}` changes nothing with `value` = {rule!r}"
-        for name in of_v
+def unused(objective: "BaseModel") -> dict[str, str]:
+    """Return the settings of V that an objective's rule does not use and that differ from their defaults, with why."""
+    fields = type(objective).model_fields
+    return {
+        name: f"`{name}` changes nothing with `value` = {rule!r}; leave it out"
+        for name in _USED_BY.keys() & fields.keys()
         if (rule := getattr(objective, "value", "")) not in _USED_BY[name]
         and getattr(objective, name) != fields[name].default
-    ]
+    }
 
 
 def values(rule: ValueRule, reward_S: "Tensor", group_S: "Tensor", temperature: float, shift: float) -> "Tensor":

@@ -7,6 +7,7 @@ are a JSON list of texts. Anything else is an answer.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from oapl_core.problems.compressed_tests import Dropped, RefusedPickle, private_
 from oapl_core.problems.problem_set import PROGRAMS
 from oapl_core.storable import json_object, json_text
 
+_WORDS = re.compile(r"[^\d\\$=]*[^\W\d_]{2}[^\d\\$=]*")
 _PACKED = 32
 """Fewest characters of packed tests."""
 
@@ -34,9 +36,10 @@ def to_text(problem: Mapping[str, Any]) -> str:
     return json.dumps(truth | {key: value for key, value in named.items() if value})
 
 
-def from_text(text: str | None, kind: str | None = None) -> dict[str, Any]:
+def from_text(text: str | None, kind: str | None = None, is_foreign: bool = False) -> dict[str, Any]:
     """Read ``kind``, ``entry_point``, ``tests``, ``answer`` and ``checker`` of a problem, and its ``language``, if
-    any. ``kind`` is one without tests, where the row says it; several golds are in ``info``.
+    any. ``kind`` is one without tests, where the row says it; several golds are in ``info``,
+    or, where the row ``is_foreign``, a list in the text.
     """
     try:
         truth = json.loads(text or "")
@@ -45,9 +48,11 @@ def from_text(text: str | None, kind: str | None = None) -> dict[str, Any]:
     # An answer such as 4 is JSON, too: what has no pairs of inputs and outputs is taken as an answer.
     if kind is None and (found := tests_of(truth)):
         return found
-    # a row that says the kind has its golds in `info`; elsewhere [1, 2] is an answer, ["Rome", "Roma"] are two
-    is_list = kind is None and isinstance(truth, list) and all(isinstance(one, str) for one in truth)
-    golds = truth if is_list and truth else [text or ""]
+    # [1, 2] is an answer of maths, and so is ["1", "2"] unless the row says more; ["Rome", "Roma"] are two golds
+    is_list = isinstance(truth, list) and truth and all(isinstance(one, str) for one in truth)
+    may_be = len(truth) == 1 or all(map(_WORDS.fullmatch, truth)) if is_list else False
+    is_several = is_list and (is_foreign if kind == "text" else kind is None and may_be)
+    golds = truth if is_several else [text or ""]
     found = {"kind": kind or "math", "entry_point": None, "tests": [], "answer": golds[0], "checker": None}
     return found | ({"kind": "text", "info": json_text({"answers": golds})} if len(golds) > 1 else {})
 

@@ -20,7 +20,7 @@ from oapl_core.run_folder.following import observer
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import load_experiment
+from oapl_core.settings.experiment_file import load_experiment, refuse_unused
 
 _LEAST_FREE_BYTES = 512 * 2**20
 _NONE: Mapping[Path, Run] = MappingProxyType({})
@@ -49,6 +49,8 @@ def find(
     """
     if not source.is_dir():
         experiment = load_experiment(source, overrides)
+        if not experiment.run_dir.exists():
+            refuse_unused(experiment, str(source))
         if limit is None:
             experiment = _resolved(experiment, experiment.run_dir)
         else:

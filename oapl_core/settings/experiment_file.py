@@ -36,7 +36,7 @@ def load_experiment(path: Path, overrides: Iterable[str] = ()) -> Experiment:
     Raises:
         ConfigError: one line that names the file or override, the key and what is expected.
     """
-    return refuse_unused(parse_experiment(with_shipped_files(read_toml(path, overrides)), str(path)), str(path))
+    return parse_experiment(with_shipped_files(read_toml(path, overrides)), str(path))
 
 
 def read_toml(path: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -61,15 +61,31 @@ def parse_experiment(values: Mapping[str, Any], where: str) -> Experiment:
     return parse_as(Experiment, values, where)
 
 
-def refuse_unused(experiment: Experiment, where: str) -> Experiment:
-    """Return the settings of a new run, if none of them is without effect: arms of a sweep would be equal.
+def refuse_unused(experiment: Experiment, where: str, known: Experiment | None = None) -> Experiment:
+    """Return the settings of what is new, if none of them is without effect: arms of a sweep would be equal.
+
+    Args:
+        experiment: its settings.
+        where: their origin, for the error.
+        known: settings that were there before; what they have already is not refused.
 
     Raises:
-        ConfigError: the value of an objective does not use one; a run of before that has it opens all the same.
+        ConfigError: an objective's value does not use one.
     """
-    if found := [line for one in experiment.objectives for line in unused(one)]:
-        raise ConfigError(f"{where}: objective: {found[0]}; leave it out")
+    before = set() if known is None else {line for _, line in _unused(known)}
+    if found := [f"{key}: {line}" for key, line in _unused(experiment) if line not in before]:
+        raise ConfigError(f"{where}: {found[0]}")
     return experiment
+
+
+def _unused(experiment: Experiment) -> list[tuple[str, str]]:
+    found = [("objective", line) for line in unused(experiment.objective).values()]
+    for number, one in enumerate(experiment.rounds):
+        # what a round takes from the experiment's objective may be of use to other rounds
+        own = {key.removeprefix("objective.") for key in one.own}
+        lines = unused(experiment.of_round(number).objective)
+        found += [(f"rounds.{number}.objective", line) for name, line in lines.items() if name in own]
+    return found
 
 
 def check_format(record: Mapping[str, Any], where: object) -> None:

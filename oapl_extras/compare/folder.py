@@ -30,6 +30,7 @@ from oapl_core.settings.experiment_file import (
     differences,
     parse_as,
     parse_experiment,
+    refuse_unused,
     write_record,
 )
 from oapl_core.settings.rehearsal import at_the_end_alone
@@ -223,7 +224,8 @@ class Comparison(Recorded):
         }
         # other epochs read the same groups; another filter needs its own
         stage = "groups" if before | {"epochs": mine["epochs"]} != before | mine else "training"
-        return Arm(arm.label, seed, parse_experiment(values, f"arm {arm.label!r}"), stage)
+        where = f"arm {arm.label!r}"
+        return Arm(arm.label, seed, refuse_unused(parse_experiment(values, where), where, self.parent.config), stage)
 
     @property
     def titles(self) -> list[str]:

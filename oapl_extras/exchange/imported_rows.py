@@ -108,11 +108,12 @@ def truth_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     text = json_text(text) if isinstance(text, list | dict) else text if text is None else str(text)
     kind, info = about.get("kind"), about.get("info")
     # tests say which kind they are; other projects have words of their own for kinds
-    found = from_text(text, kind if kind in KINDS and kind not in PROGRAMS else None)
+    found = from_text(text, kind if kind in KINDS and kind not in PROGRAMS else None, "problem_id" not in about)
     if isinstance(info, str) and (known := json_object(info)):
         found["info"] = info
-        if found["kind"] == "text" and isinstance(golds := known.get("answers"), list) and golds:
-            found["answer"] = str(golds[0])
+        if found["kind"] == "text":
+            golds = known.get("answers")
+            found["answer"] = str(golds[0]) if isinstance(golds, list) and golds else text or ""
     if found["kind"] == "open":
         found["answer"] = found["answer"] or None
     return found

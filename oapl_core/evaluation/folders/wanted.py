@@ -54,7 +54,9 @@ def settings_of(
     values["models"] = [model_of(word) for word in models]
     prompt, answer = (values.get(key, _default(key)) for key in ("max_prompt_tokens", "max_tokens"))
     if isinstance(prompt, int) and isinstance(answer, int):
-        if "max_tokens" not in values and (left := _left(values["models"], prompt)) < answer:
+        # a context that somebody chose bounds answers by itself; without models the settings say what is missing
+        is_open = "max_tokens" not in values and "max_model_len" not in values.get("engine", {}) and values["models"]
+        if is_open and (left := _left(values["models"], prompt)) < answer:
             values["max_tokens"] = answer = int(left)
             tell(f"max_tokens = {answer}: what the models' positions leave beside max_prompt_tokens = {prompt}")
         # no more context than is asked for: its size decides how many answers fit at once

@@ -18,6 +18,8 @@ from oapl_core.storable import json_object
 _ARTICLES = re.compile(r"(?<![\w*+/^=<>:.%#-])(?:a|an|the)(?![\w*+/^=<>:.%#-])")
 _OPERATORS = re.compile(r"(?<=\d)[ \t]*([-+*/^]|[<>=]=?)[ \t]*(?=[-+]?\.?\d)|(?<=\w)[ \t]*([<>]=?|=)[ \t]*(?=\w)")
 _RIGHT_OF = re.compile(r"(?<!\w)([<>]=?)[ \t]+(?=[-+]?\.?\d)|(?<=\d)[ \t]+(%)")
+# - 5 alone is -5; before more words it begins an item of a list
+_ALONE = re.compile(r"^\s*-[ \t]+(?=[$]?\.?\d[\d.,]*[ \t]*%?\s*$)")
 # 1,000 is one number; 1,2 are two, with a blank or without
 _LISTED = re.compile(r"(?<=\d),(?!(?:\d\d,)*\d{3}(?!\d))(?=\d)")
 _SIGNS = re.compile(
@@ -68,7 +70,8 @@ def f1(problem: Mapping[str, Any], answer: str) -> float:
 
 def normalised(text: str) -> str:
     """Return a text in lower case without articles and punctuation that tells no answers apart, with single spaces."""
-    text = _OPERATORS.sub(r"\1\2", text.lower().replace("\u2212", "-"))
+    text = _ALONE.sub("-", text.lower().replace("\u2212", "-"))
+    text = _OPERATORS.sub(r"\1\2", text)
     text = _SIGNS.sub(lambda sign: sign["kept"] or "", _LISTED.sub(" ", _RIGHT_OF.sub(r"\1\2", text)))
     return " ".join(_ARTICLES.sub(" ", text).split())
 

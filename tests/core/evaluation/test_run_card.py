@@ -85,6 +85,8 @@ def test_another_environment_is_another_evaluation(run: Run) -> None:
     assert three == asked(function="calculator", max_turns=3, workers=2), "what is as fast or slow is the same"
     with pytest.raises(DataError, match=r"environment\.max_turns"):
         agreement.check_asked({"asked": one}, three, run.card())
+    before = {key: value for key, value in one.items() if key != "environment"}
+    agreement.check_asked({"asked": before}, three, run.card())  # a card of 0.2 does not say it
 
 
 def test_oapl_evaluate_repeats_it_exactly(run: Run, tmp_path: Path) -> None:

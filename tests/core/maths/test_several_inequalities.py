@@ -64,6 +64,9 @@ x<2 \text{ and } x>3 || x<2 \text{ and } x>3
 \text{no solution} || \emptyset
 \emptyset || \text{No real solutions}
 [2,2] || [2, 2]
+[\sqrt{2},\sqrt{2}] || [\sqrt2,\sqrt2]
+x<-2 \text{ and } x>2 || x>2 \text{ or } x<-2
+x > 5 \text{ and } x < 1 || x<1, x>5
 """
 APART = r"""
 x<2 \text{ or } x>3 || x<2 \text{ and } x>3

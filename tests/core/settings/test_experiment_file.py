@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from oapl_core.changing.forking import with_overrides
 from oapl_core.errors import ConfigError
 from oapl_core.objectives import Oapl
+from oapl_core.run_folder import opening
+from oapl_core.run_folder.opening import find
 from oapl_core.settings.experiment import Experiment
-from oapl_core.settings.experiment_file import load_experiment, parse_experiment, read_toml
+from oapl_core.settings.experiment_file import load_experiment, refuse_unused
 
 MINIMAL = """
 name = "small"
@@ -39,20 +42,35 @@ def test_a_file_holds_only_differences_and_defaults_are_the_papers(minimal: Path
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["objective.value_shift=0.3"], "`value_shift` changes nothing with `value` = 'log_mean_exp'; leave it out"),
+        (
+            ["objective.value_shift=0.3"],
+            "objective: `value_shift` changes nothing with `value` = 'log_mean_exp'; leave",
+        ),
         (["objective.value=mean", "objective.value_temperature=0.1"], "`value_temperature` changes nothing with"),
         (["objective.name=topr", "objective.value_temperature=0.1"], "`value_temperature` changes nothing with"),
-        (["rounds=[{}, {objective = {value_shift = 0.3}}]"], "`value_shift` changes nothing"),
+        (["rounds=[{}, {objective = {value_shift = 0.3}}]"], "rounds.1.objective: `value_shift` changes nothing"),
     ],
 )
 def test_a_setting_without_effect_is_refused_in_a_new_run_and_read_in_an_old_one(
-    minimal: Path, overrides: list[str], said: str
+    minimal: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], said: str
 ) -> None:
+    monkeypatch.chdir(minimal.parent)
+    monkeypatch.setattr(opening, "_resolved", lambda experiment, _root: experiment)
     with pytest.raises(ConfigError, match=re.escape(said)):
-        load_experiment(minimal, overrides)
-    assert parse_experiment(read_toml(minimal, overrides), "run.json")
-    assert load_experiment(minimal, ["objective.value=shifted_mean", "objective.value_shift=0.3"])
-    assert load_experiment(minimal, ["objective.value=leave_one_out", "objective.value_temperature=0.3"])
+        find(minimal, overrides)
+    experiment = load_experiment(minimal, overrides)
+    assert with_overrides(experiment, ["seed=3"], "a fork of an old run").seed == 3
+    with pytest.raises(ConfigError):  # a fork's new one; another objective has other keys
+        with_overrides(load_experiment(minimal), overrides, "a fork")
+    experiment.run_dir.mkdir(parents=True)
+    assert find(minimal, overrides).config.objective == experiment.objective
+
+
+def test_what_one_round_does_not_use_another_may(minimal: Path) -> None:
+    rounds = "rounds=[{}, {objective = {value = 'mean'}}]"
+    found = load_experiment(minimal, ["objective.value_temperature=0.5", rounds])
+    assert refuse_unused(found, "a file") is found
+    assert refuse_unused(load_experiment(minimal, ["objective.value=shifted_mean", "objective.value_shift=0.3"]), "")
 
 
 def test_an_override_wins_over_the_file_and_keeps_its_type(minimal: Path) -> None:

@@ -134,12 +134,18 @@ def test_kinds_and_every_gold_come_back(tmp_path: Path, model: Path, suffix: str
 def test_several_golds_of_another_project_are_all_golds(tmp_path: Path, model: Path) -> None:
     run = make_run(tmp_path, model)
     rows = []
-    for number, truth in enumerate((["Rome", "Roma"], '["Rome", "Roma"]', "[1, 2]", ["4"])):
+    given = (["Rome", "Roma"], '["Rome", "Roma"]', "[1, 2]", ["4"], ["\\frac12", "0.5"])
+    for number, truth in enumerate(given):
         rows += foreign(f"{number}?", [1.0, 0.0], reward_model={"style": "rule", "ground_truth": truth})
+    said = {"split": "train", "index": 0, "kind": "text"}
+    rows += foreign(
+        "5?", [1.0, 0.0], reward_model={"style": "rule", "ground_truth": '["B-52", "B52"]'}, extra_info=said
+    )
     import_rollouts(run, 0, write_jsonl(tmp_path / "them.jsonl", rows))
-    found = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()[:4]
-    assert [golds(row) for row in found] == [["Rome", "Roma"], ["Rome", "Roma"], ["[1, 2]"], ["4"]]
-    assert [row["kind"] for row in found] == ["text", "text", "math", "math"]
+    found = tables.read_table(run.problems, tables.PROBLEMS).to_pylist()[:6]
+    assert [golds(row) for row in found[:4]] == [["Rome", "Roma"], ["Rome", "Roma"], ["[1, 2]"], ["4"]]
+    assert [golds(row) for row in found[4:]] == [['["\\\\frac12", "0.5"]'], ["B-52", "B52"]]
+    assert [row["kind"] for row in found] == ["text", "text", "math", "math", "math", "text"]
 
 
 def test_rewards_outside_0_and_1_come_back(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
