@@ -82,13 +82,13 @@ def _deploy_all() -> int:
     return code
 
 
-def within_bounds(write: Callable[[], int]) -> int:
+def within_bounds(write: Callable[[], int | None]) -> int:
     """Call what writes to the server, and return its exit code; a server that fails is one line and 1."""
     from prefect import settings
 
     try:
         with settings.temporary_settings({getattr(settings, name): value for name, value in _BOUNDS.items()}):
-            return write()
+            return write() or 0
     except httpx.HTTPError as error:
         print(unreachable(error))
         return 1

@@ -48,8 +48,8 @@ def problem_set(word: str) -> dict[str, Any]:
     return {"name": word}
 
 
-def evaluate_checkpoints(problems: dict[str, Any], overrides: Sequence[str]) -> int:
-    """Make or replace the automation; return 0.
+def evaluate_checkpoints(problems: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Make or replace the automation.
 
     Raises:
         ConfigError: the server does not know the deployment.
@@ -84,7 +84,6 @@ def evaluate_checkpoints(problems: dict[str, Any], overrides: Sequence[str]) -> 
         ],
     )
     put(wanted)
-    return 0
 
 
 if __name__ == "__main__":

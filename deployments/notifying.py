@@ -34,8 +34,8 @@ def main() -> int:
     return 0
 
 
-def post_failures_to(url: str) -> int:
-    """Make or replace the block and the automation; return 0."""
+def post_failures_to(url: str) -> None:
+    """Make or replace the block and the automation."""
     from prefect.automations import Automation
     from prefect.events.actions import CallWebhook
     from prefect.events.schemas.automations import EventTrigger, Posture
@@ -55,7 +55,6 @@ def post_failures_to(url: str) -> int:
         actions=[CallWebhook(block_document_id=_webhook(url), payload=_BODY)],
     )
     put(wanted)
-    return 0
 
 
 def _webhook(url: str) -> UUID:

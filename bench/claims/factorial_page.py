@@ -29,6 +29,7 @@ FACTORS = ("tapered", "unanchored", "both", "positives", "clip", "asymmetric")
 POINT = 0.01
 """Margin of "as sharp" and "no narrower"."""
 WIDTHS = (("tapered", "topr"), ("oapl", "topr"), ("rft", "topr"), ("tapered", "oapl"))
+_RIVALS = ("topr", "rft", "positives")
 RESAMPLES = 20_000
 """With 4,000 no probability could be below 0.05 after the correction once the page has a hundred rows."""
 SHOWN = {"base": "the base", **METHODS, FRESH: "GRPO off by one, its own rollouts"}
@@ -45,9 +46,10 @@ def page(text: str) -> str:
     """The page with its tables made again."""
     tables: dict[str, Callable[[], str]] = {"summary": summary}
     # settings of OAPL that base 6 liked as much as the chosen one, or nearly
+    tables["warm-widths"], tables["demo-fresh"] = warm_widths, fresh_by_base
     forms = ("clip", "unanchored", "tapered", "positives", "topr")
     tables["half-rate"] = lambda: other_setting("demo", "rate 5e-4", "rate 2.5e-4", forms)
-    warm, wanted = "beta2 = 0.3, rate 1.25e-4", ("unanchored", "asymmetric", "tapered", "positives", "topr")
+    warm, wanted = "beta2 = 0.3, rate 1.25e-4", ("unanchored", "asymmetric", "tapered", "positives", "topr", "rft")
     tables["warm"] = lambda: other_setting("countdown", "beta2 = 0.1, rate 2.5e-4", warm, wanted)
     tables["numbers-tuning"] = lambda: tuning("numbers")
     for bed in BEDS:
@@ -116,9 +118,12 @@ def less(first: Cells, second: Cells) -> Cells:
     return shifted(first, second, 1.0)
 
 
-def widths(bed: str, one: str, other: str, step: int) -> Cells:
-    """Different ones among four right answers: the mean difference of each base, over problems where both have four."""
-    first, second = (rows(bed).get((method, step, "t1"), {}) for method in (one, other))
+def widths(bed: str, one: str, other: str, step: int, setting: str = "") -> Cells:
+    """Different ones among four right answers: the mean difference of each base, over problems where both have four.
+
+    ``setting`` names the data of an arm of ``one`` that was added, factorial_BEDSETTING.parquet.
+    """
+    first, second = (rows(of).get((method, step, "t1"), {}) for of, method in ((bed + setting, one), (bed, other)))
     found: dict[tuple[str, int], list[float]] = {}
     for base in first.keys() & second.keys():
         pairs = zip(first[base]["rarefied"], second[base]["rarefied"], strict=True)
@@ -255,6 +260,31 @@ def other_setting(bed: str, own: str, other: str, methods: Sequence[str]) -> str
             gains = (estimate(bed, beyond_half(bed, factor, step, way, one)) for way, one in second.items())
             found.append((f"{METHODS[factor]}: gain less half of TOPR's", *(gain.shown(sign="+") for gain in gains)))
     return table(("", "T = 0.6: k = 1", "T = 1: k = 1", "k = 4"), found)
+
+
+def warm_widths() -> str:
+    """Bed 2: what OAPL's second setting keeps, against other methods and its base."""
+    found = []
+    for step, passes in STEPS.items():
+        more = (bootstrap.estimate(widths("countdown", "oapl", one, step, "_rate"), RESAMPLES) for one in _RIVALS)
+        gains = []
+        for way, k in (("greedy", 1), ("t06", 4)):
+            own, base = cells("countdown_rate", "oapl", step, way, k), cells("countdown", "base", 0, way, k)
+            gains.append(estimate("countdown", less(own, base)))
+        found.append((passes, *(one.shown(sign="+") for one in (*more, *gains))))
+    head = (f"different ones of four, times 100: less {METHODS[one]}" for one in _RIVALS)
+    return table(("", *head, "greedy, less the base", "T = 0.6, k = 4, less the base"), found)
+
+
+def fresh_by_base() -> str:
+    """Bed 1: GRPO off by one, base by base."""
+    found = []
+    for base in sorted(rows("demo")[FRESH, 400, "t06"]):
+        shares = (statistics.fmean(cells("demo", FRESH, step)[base, 0]) for step in reversed(STEPS))
+        last = rows("demo")[FRESH, 400, "t1"][base]
+        width = statistics.fmean(x for x in last["rarefied"] if x is not None)
+        found.append((base, *(f"{100 * share:.1f}" for share in shares), f"{last['tokens']:.1f}", f"{width:.2f}"))
+    return table(("base", *reversed(STEPS.values()), "tokens, T = 1", "different of four, own problems"), found)
 
 
 def beyond_half(bed: str, factor: str, step: int, way: tuple[str, int], oapl: Cells) -> Cells:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,8 @@ def of_base(options: argparse.Namespace, base: str, arms: Sequence[SideArm], pat
         for number, one in enumerate(arms, 1):
             arm = off_by_one(one, facts["seed"], answered, kept, measured)
             with TemporaryDirectory() as scratch:
-                arm.start(machine, Path(scratch)).run(_said(f"{base}: {number}/{len(arms)} {one.name}", began))
+                begun = arm.start(machine, Path(scratch))
+                begun.run(partial(_say, begun, f"{base}: {number}/{len(arms)} {one.name}", began))
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     kept.write(path, {"device": device_name, "job": f"{base}.{options.plan}.fresh", "rollouts": None})
 
@@ -109,12 +111,9 @@ def off_by_one(one: SideArm, seed: int, answered: Sequence[int], kept: Answers, 
     )
 
 
-def _said(what: str, began: float) -> Any:
-    def say(line: str) -> None:
-        if (step := int(line.split()[1].split("/")[0])) % PASS == 0:
-            print(f"{what}: {step} updates | {time.monotonic() - began:.0f} s", flush=True)
-
-    return say
+def _say(arm: Lagged, what: str, began: float, _line: str) -> None:
+    if arm.step % PASS == 0:
+        print(f"{what}: {arm.step} updates | {time.monotonic() - began:.0f} s", flush=True)
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,7 @@ def _chosen(value: Any, _builtin: ValidatorFunctionWrapHandler) -> Method | OwnO
     if not isinstance(value, dict):
         raise ValueError('write a table, for example {name = "oapl"}')
     # a file of OAPL's settings leaves the name out
-    # a round leaves an option of the experiment out by `false`, or an empty list, in its place
-    options = [k for k in plugins.names("objective_option") if k in value]
-    left_out = [k for k in options if value[k] is None or value[k] is False or value[k] == []]
-    values = {"name": "oapl", **{k: v for k, v in value.items() if k not in left_out}}
+    values = {"name": "oapl", **value}
     name = plugins.known("objective")(str(values["name"]))
     # one of a person's own is imported by the trainer alone
     ships = name in plugins.BUILT_IN["objective"]

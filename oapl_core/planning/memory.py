@@ -171,10 +171,7 @@ def _weight_share(training: TrainingConfig, ranks: int) -> float:
 
 def trained_weights(training: TrainingConfig, model: ModelSize) -> float:
     """Count all weights, or those of adapters beside every linear layer."""
-    if training.adapter is None:
-        return model.parameters
-    ends = 4 * model.hidden + 2 * model.query_width + 2 * model.key_width + 3 * (model.hidden + model.feed_forward)
-    return training.adapter.rank * model.layers * ends
+    return model.parameters if training.adapter is None else model.adapter_weights(training.adapter.rank)
 
 
 def _tokens(training: TrainingConfig, ranks: int, longest: int) -> int:

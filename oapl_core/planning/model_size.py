@@ -29,7 +29,7 @@ class ModelSize:
     columns: tuple[TokenColumn, ...] = ()
     """Optional columns of tokens that it has, as far as something says so."""
     idle: float = 0.0
-    """Weights of experts that a token is not sent to, if every layer has them: a few dense ones count as such too."""
+    """Weights of experts that a token is not sent to, counted as if every layer had experts."""
 
     @property
     def kept_numbers(self) -> int:
@@ -40,6 +40,11 @@ class ModelSize:
     def active(self) -> float:
         """Count of the weights that a token is multiplied with; at least those of one part in a hundred."""
         return max(self.parameters - self.idle, 0.01 * self.parameters)
+
+    def adapter_weights(self, rank: int) -> float:
+        """Count the weights of adapters of this rank beside every linear layer."""
+        ends = 4 * self.hidden + 2 * self.query_width + 2 * self.key_width + 3 * (self.hidden + self.feed_forward)
+        return rank * self.layers * ends
 
     def column_bytes(self, names: Collection[str]) -> int:
         """Count the bytes that are stored of a token for the columns of these names."""

@@ -238,8 +238,14 @@ class RoundConfig(Settings):
 
 
 def _merged(table: Settings | None, own: _Own) -> _Own:
-    """Return ``own`` over the table's settings; another loss has none of the experiment's."""
-    return own if table is None or "name" in own else _over(table.model_dump(), own)
+    """Return ``own`` over the table's settings, less options of an objective that ``own`` has as `false` or `[]`;
+    another loss has none of the experiment's.
+    """
+    if table is None or "name" in own:
+        return own
+    options = [key for key in plugins.names("objective_option") if key in own]
+    left_out = [key for key in options if own[key] is None or own[key] is False or own[key] == []]
+    return {key: value for key, value in _over(table.model_dump(), own).items() if key not in left_out}
 
 
 def _over(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

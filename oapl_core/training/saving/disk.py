@@ -4,14 +4,14 @@ Reads sizes of the start folder's weight files, its config.json and the disk's f
 """
 
 import json
-import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from oapl_core.errors import StageFailed
 from oapl_core.files import size_of
-from oapl_core.model_files.model_folder import tensors
+from oapl_core.model_files.model_folder import model_config
+from oapl_core.planning.model_size import ModelSize
 from oapl_core.settings.training import OPTIMISER_BYTES
 from oapl_core.training.job import Job
 
@@ -52,11 +52,9 @@ def needed(model_dir: Path, checkpoints: int, beside: int = 0, rank: int | None 
     # counted from the files' sizes: the model is not loaded yet, and its config does not say
     parameters = weights // _stored_bytes(model_dir)
     if rank is not None:
-        # as if every matrix had an adapter: a few have none, and a state has some bytes beside the weights
-        matrices = [shape for shape in tensors(model_dir).values() if len(shape) > 1]
-        parameters = (
-            min(parameters, sum(rank * (math.prod(shape[:-1]) + shape[-1]) for shape in matrices)) or parameters
-        )
+        config = model_config(model_dir)
+        size = ModelSize.shaped(parameters, config.get("text_config", config).get)
+        parameters = int(size.adapter_weights(rank))
     return RemainingWrites(checkpoints, size_of(model_dir), parameters * (OPTIMISER_BYTES + beside))
 
 

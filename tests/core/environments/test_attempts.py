@@ -10,6 +10,7 @@ from oapl_core.environments.attempts import Attempts
 from oapl_core.environments.making import maker
 from oapl_core.environments.protocol import Action, Environment
 from oapl_core.settings.environment import EnvironmentConfig
+from oapl_core.verdicts import reasoning_gym
 from oapl_extras.problem_sets.curation import Tally
 from oapl_extras.problem_sets.reasoning_gym import task_problems
 
@@ -88,4 +89,10 @@ def test_what_an_earlier_version_kept_of_a_trajectory_is_continued() -> None:
 
 
 def test_more_attempts_than_turns_are_allowed_as_each_turn_earns_its_part() -> None:
-    maker(EnvironmentConfig(function="attempts", settings={"attempts": 5}, max_turns=4))
+    made = maker(EnvironmentConfig(function="attempts", settings={"attempts": 5}, max_turns=4))()
+    (problem,) = task_problems("chain_sum", {}, 1, 1, "train", Tally())
+    made.reset(problem, 0)
+    wrong = f"{problem['answer']}0"
+    turns = [made.step(Action(text)) for text in ("none", "none", "none", f"\\boxed{{{wrong}}}")]
+    assert not turns[-1].is_done
+    assert sum(turn.reward or 0.0 for turn in turns) == reasoning_gym.score(problem, "", {"answer": wrong}) > 0

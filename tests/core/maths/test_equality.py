@@ -3,18 +3,9 @@ r"""Maths answers that were once misjudged, and attempts to get around what was 
 One list for each defect: the reproduction first, then variants of it in both directions.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from oapl_core.verdicts.workers.maths_pool import MathsPool
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[MathsPool]:
-    started = MathsPool(workers=1)
-    yield started
-    started.close()
 
 
 def pairs(text: str) -> list[tuple[str, str]]:

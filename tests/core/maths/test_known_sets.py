@@ -1,7 +1,5 @@
 """Known sets of maths answers: rewritten ones pass, wrong ones do not. Some problems of each; all with -m slow."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from bench.math500 import gsm8k
@@ -15,13 +13,6 @@ CONVERSIONS = {"0.15", "4.5", ".35625"}
 
 MISREAD = {"12"}
 r"""Formulas that the parser reads otherwise: `\cos^2 10^\circ` below a fraction (docs/maths.md)."""
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[MathsPool]:
-    started = MathsPool(workers=1)
-    yield started
-    started.close()
 
 
 def passes(pool: MathsPool, row: Row, response: str) -> bool:

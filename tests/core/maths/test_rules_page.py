@@ -1,7 +1,6 @@
 """docs/maths.md is true: every example of its tables is judged as its column says."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -25,13 +24,6 @@ def rows() -> list[dict[str, str]]:
             codes = _CODE.findall(line.partition("|")[2].partition("|")[2])
             found.append({"Rule": rule.strip()} | dict(zip(columns[1:], codes, strict=True)))
     return found
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[MathsPool]:
-    started = MathsPool(workers=1)
-    yield started
-    started.close()
 
 
 def test_the_page_has_rules() -> None:

@@ -1,24 +1,9 @@
 r"""Several inequalities in one answer, and sets and vectors in spellings of their own; docs/maths.md has the rules."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from oapl_core.verdicts.workers.maths_pool import MathsPool
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[MathsPool]:
-    started = MathsPool(workers=1)
-    yield started
-    started.close()
-
-
-def pairs(text: str) -> list[tuple[str, str]]:
-    """One gold || answer on each line."""
-    lines = [line.strip().split(" || ") for line in text.strip().splitlines()]
-    return [(gold, answer) for gold, answer in lines]
-
+from tests.core.maths.test_equality import pairs
 
 ALIKE = r"""
 x<2 \text{ or } x>3 || (-\infty,2)\cup(3,\infty)

@@ -3,20 +3,11 @@ r"""Spellings of maths answers that were judged wrongly: each kind as it was fou
 One list for each kind, accepted and rejected: gold || answer || statement, where the statement decides.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from oapl_core.settings.verifier import AnswerRule
 from oapl_core.verdicts.answers import answer_rules
 from oapl_core.verdicts.workers.maths_pool import MathsPool
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[MathsPool]:
-    started = MathsPool(workers=1)
-    yield started
-    started.close()
 
 
 def judged(kinds: tuple[tuple[str, str], ...], side: int) -> list[list[str]]:

@@ -151,6 +151,7 @@ def test_a_weight_without_a_bound_is_one_that_float32_holds() -> None:
 @pytest.mark.parametrize(
     ("masks", "said"),
     [
+        ([], r"`objective.masks`: List should have at least 1 item"),
         ([{}], r"`objective.masks.0`: no ratio is outside of this band: set low, high or both"),
         ([{"low": 2.0, "high": 1.0}], r"`objective.masks.0`: the band ends at 1, below its beginning 2"),
         ([{"of": "any", "low": 0.1, "role": "weight"}], r"of = 'any' has no ratio of its own to weigh by"),
