@@ -140,9 +140,9 @@ def every() -> list[SideArm]:
     return [*arms(), *wider(), *lower()]
 
 
-def best(tried: Iterable[Mapping[str, Any]], base: str, many: int = BEST) -> list[SideArm]:
-    """The arms of each method with the most correct validation answers on a base, by what `judged choose` wrote."""
-    known, found = {arm.name: arm for arm in every()}, Counter[str]()
+def best(tried: Iterable[Mapping[str, Any]], base: str, of: Iterable[SideArm], many: int = BEST) -> list[SideArm]:
+    """Of some arms each method's with the most correct validation answers on a base, by what `judged choose` wrote."""
+    known, found = {arm.name: arm for arm in of}, Counter[str]()
     order = sorted(
         (row for row in tried if base in row["by_base"]), key=lambda row: (-row["by_base"][base], row["arm"])
     )

@@ -33,7 +33,9 @@ _RIVALS = ("topr", "rft", "positives")
 RESAMPLES = 20_000
 """With 4,000 no probability could be below 0.05 after the correction once the page has a hundred rows."""
 SHOWN = {"base": "the base", **METHODS, FRESH: "GRPO off by one, its own rollouts"}
-ONE_ANSWER = ("habits",)
+FIRST = "habits_first"
+"""Bed 3's first set of bases, with five methods."""
+ONE_ANSWER = ("habits", FIRST)
 """Beds whose problems have one correct answer: how many different ones there are is not asked."""
 
 
@@ -46,12 +48,14 @@ def page(text: str) -> str:
     """The page with its tables made again."""
     tables: dict[str, Callable[[], str]] = {"summary": summary}
     # settings of OAPL that base 6 liked as much as the chosen one, or nearly
-    tables["warm-widths"], tables["demo-fresh"] = warm_widths, fresh_by_base
+    tables["warm-widths"], tables["habits-twice"] = warm_widths, twice
+    tables["habits-sets"] = sets
+    tables["demo-fresh"], tables["habits-fresh"] = partial(fresh_by_base, "demo"), partial(fresh_by_base, "habits")
     forms = ("clip", "unanchored", "tapered", "positives", "topr")
     tables["half-rate"] = lambda: other_setting("demo", "rate 5e-4", "rate 2.5e-4", forms)
     warm, wanted = "beta2 = 0.3, rate 1.25e-4", ("unanchored", "asymmetric", "tapered", "positives", "topr", "rft")
     tables["warm"] = lambda: other_setting("countdown", "beta2 = 0.1, rate 2.5e-4", warm, wanted)
-    tables["numbers-tuning"] = lambda: tuning("numbers")
+    tables["numbers-tuning"], tables["habits-first-tuning"] = partial(tuning, "numbers"), partial(tuning, FIRST)
     for bed in BEDS:
         for step in STEPS:
             tables[f"{bed}-{step}"] = lambda bed=bed, step=step: methods(bed, step)  # type: ignore[misc]
@@ -276,12 +280,37 @@ def warm_widths() -> str:
     return table(("", *head, "greedy, less the base", "T = 0.6, k = 4, less the base"), found)
 
 
-def fresh_by_base() -> str:
-    """Bed 1: GRPO off by one, base by base."""
+def twice() -> str:
+    """Bed 3: what was asked of both sets of bases, and what each says."""
     found = []
-    for base in sorted(rows("demo")[FRESH, 400, "t06"]):
-        shares = (statistics.fmean(cells("demo", FRESH, step)[base, 0]) for step in reversed(STEPS))
-        last = rows("demo")[FRESH, 400, "t1"][base]
+    for step, passes in STEPS.items():
+        first, second = ({row.question: row for row in of_bed(bed, "", step)} for bed in (FIRST, "habits"))
+        for question in (one for one in second if one in first):
+            own = ((row.verdict, row.found.shown(sign="+")) for row in (first[question], second[question]) if row.found)
+            found.append((passes, question, *(text for pair in own for text in pair)))
+    return table(("", "asked", "first set", "points", "second set", "points"), found)
+
+
+def sets() -> str:
+    """Bed 3: each method of the first set of bases, and what it comes to on both sets at T = 0.6."""
+    found = []
+    for method in (one for one in SHOWN if (one, 0 if one == "base" else 90, "t06") in rows(FIRST)):
+        shown = [SHOWN[method]]
+        for bed in (FIRST, "habits"):
+            steps = (0,) * len(STEPS) if method == "base" else tuple(reversed(STEPS))
+            shown.append(next(iter(rows(bed)[method, steps[0], "t06"].values()))["arm"].partition(" ")[2])
+            shown += [f"{100 * estimate(bed, cells(bed, method, step)).mean:.1f}" for step in steps]
+        found.append(shown)
+    lengths = tuple(reversed(STEPS.values()))
+    return table(("method", "first set", *lengths, "second set", *lengths), found)
+
+
+def fresh_by_base(bed: str) -> str:
+    """GRPO off by one, base by base."""
+    found = []
+    for base in sorted(rows(bed)[FRESH, 400, "t06"]):
+        shares = (statistics.fmean(cells(bed, FRESH, step)[base, 0]) for step in reversed(STEPS))
+        last = rows(bed)[FRESH, 400, "t1"][base]
         width = statistics.fmean(x for x in last["rarefied"] if x is not None)
         found.append((base, *(f"{100 * share:.1f}" for share in shares), f"{last['tokens']:.1f}", f"{width:.2f}"))
     return table(("base", *reversed(STEPS.values()), "tokens, T = 1", "different of four, own problems"), found)

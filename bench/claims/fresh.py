@@ -1,11 +1,12 @@
 """GRPO off by one beside the arms of `many_arms.py`: it samples anew every second step, from weights two steps old.
 
 ``python -m bench.claims.fresh CARRIED --runs DIR --to DIR --plan tuning --bases demo-seed6`` trains the twelve rates of
-`factorial.fresh` one after the other, 90 updates each; with ``--plan long --chosen FILE`` the chosen one, 400 updates.
-It is the paper's baseline: two batches to an update of the engine, which is one such update behind. Problems, steps of
-eight groups, moments and float32 are those of the other arms; the order of problems is `algorithm_1.py`'s. Rewards are
-the run folder's own verifier's. Writes DIR/BASE.PLAN.fresh.npz, which ``judged.py`` reads beside the others; a job that
-is there is left alone.
+`factorial.fresh` one after the other, 90 updates each; with ``--plan again --best-of demo-seed6`` the best four there;
+with ``--plan long --chosen FILE`` the chosen one, 400 updates.
+It is the paper's baseline: two batches to an update of the engine, which is one such update behind. The problems of a
+pass, steps of eight groups, moments and float32 are those of the other arms; the order of problems is
+`algorithm_1.py`'s. Rewards are the run folder's own verifier's. Writes DIR/BASE.PLAN.fresh.npz, which ``judged.py``
+reads beside the others; a job that is there is left alone. A rate that diverges has the answers of before.
 """
 
 import argparse
@@ -23,10 +24,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.claims.algorithm_1 import Arm, Lagged
-from bench.claims.factorial import FRESH, fresh
-from bench.claims.many_arms import ANSWERED, GROUPS_PER_STEP, PASS, TUNING, Answers, loaded, read_carried
+from bench.claims.factorial import FRESH, best, fresh
+from bench.claims.many_arms import (
+    ANSWERED,
+    GROUPS_PER_STEP,
+    PASS,
+    TUNING,
+    Answers,
+    loaded,
+    read_carried,
+    rollouts_of,
+    usable,
+)
 from bench.claims.sampled import TUNED_BY, WAYS
 from bench.claims.side_by_side import SideArm
+from oapl_core.errors import Diverged
 
 if TYPE_CHECKING:
     from bench.claims.machine import Machine
@@ -43,23 +55,40 @@ def main() -> None:
     parser.add_argument("carried", type=Path)
     parser.add_argument("--runs", type=Path, required=True, help="run folders by the name of their base")
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--plan", choices=["tuning", "long"], required=True)
+    parser.add_argument("--plan", choices=["tuning", "again", "long"], required=True)
     parser.add_argument("--bases", nargs="+", required=True)
     parser.add_argument("--chosen", type=Path, help="what `judged choose` wrote")
+    parser.add_argument("--best-of", default="", help="base whose best rates plan `again` tries")
     parser.add_argument("--steps", type=int, help="fewer steps, to try it")
     options = parser.parse_args()
-    arms = fresh()
-    if options.plan == "long":
-        if not options.chosen:
-            sys.exit("long: --chosen FILE is missing; `python -m bench.claims.judged choose` writes it")
-        names = {row["arm"] for row in json.loads(options.chosen.read_text())["chosen"]}
-        if not (arms := [arm for arm in arms if arm.name in names]):
-            sys.exit(f"{options.chosen}: no rate of {FRESH} was chosen; run --plan tuning and `judged choose` first")
+    arms = arms_of(options.plan, options.chosen, options.best_of)
     options.to.mkdir(parents=True, exist_ok=True)
     for base in options.bases:
-        path = options.to / f"{base}.{options.plan}.fresh.npz"
+        # a trial is not taken for the job
+        folder = options.to / "trials" if options.steps else options.to
+        path = folder / f"{base}.{options.plan}.fresh.npz"
         if not path.exists():
             of_base(options, base, arms, path)
+
+
+def arms_of(plan: str, chosen: Path | None, best_of: str) -> list[SideArm]:
+    """A plan's rates.
+
+    Raises:
+        SystemExit: the plan needs chosen rates, or those of another base.
+    """
+    if plan == "tuning":
+        return fresh()
+    if chosen is None:
+        sys.exit(f"{plan}: --chosen FILE is missing; `python -m bench.claims.judged choose` writes it")
+    known = json.loads(chosen.read_text())
+    if plan == "again":
+        own = best(known["tried"], best_of, fresh())
+    else:
+        own = [arm for arm in fresh() if arm.name in {row["arm"] for row in known["chosen"]}]
+    if not own:
+        sys.exit(f"{plan}: {chosen} has no rate of {FRESH}; run --plan tuning and `judged choose` first")
+    return own
 
 
 def of_base(options: argparse.Namespace, base: str, arms: Sequence[SideArm], path: Path) -> None:
@@ -84,13 +113,20 @@ def of_base(options: argparse.Namespace, base: str, arms: Sequence[SideArm], pat
         TorchSampler(options.carried / facts["model"], ROWS, positions, torch.float32) as sampler,
     ):
         machine = machine_of(options.runs / base, sampler, verifier, options.to / "kept" / base)
+        machine.prompts = {**machine.prompts, "train": of_a_pass(facts)}
         for number, one in enumerate(arms, 1):
             arm = off_by_one(one, facts["seed"], answered, kept, measured)
             with TemporaryDirectory() as scratch:
-                begun = arm.start(machine, Path(scratch))
-                begun.run(partial(_say, begun, f"{base}: {number}/{len(arms)} {one.name}", began))
+                _run(arm.start(machine, Path(scratch)), f"{base}: {number}/{len(arms)} {one.name}", began)
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    path.parent.mkdir(exist_ok=True)
     kept.write(path, {"device": device_name, "job": f"{base}.{options.plan}.fresh", "rollouts": None})
+
+
+def of_a_pass(facts: dict[str, Any]) -> dict[str, list[int]]:
+    """Prompts of the problems that the other arms have in a pass over the carried rollouts."""
+    rows, own = facts["rollouts"], [row for step in usable(rollouts_of(facts), PASS) for row in step]
+    return {name: facts["prompts"]["train"][name] for name in sorted({rows[row]["problem"] for row in own})}
 
 
 def off_by_one(one: SideArm, seed: int, answered: Sequence[int], kept: Answers, measured: Any) -> "Fresh":
@@ -109,6 +145,14 @@ def off_by_one(one: SideArm, seed: int, answered: Sequence[int], kept: Answers, 
         kept=kept,
         measured=measured,
     )
+
+
+def _run(arm: Lagged, what: str, began: float) -> None:
+    """Train one rate; the others go on where it diverges."""
+    try:
+        arm.run(partial(_say, arm, what, began))
+    except Diverged:
+        print(f"{what}: diverged after {arm.step} updates", flush=True)
 
 
 def _say(arm: Lagged, what: str, began: float, _line: str) -> None:

@@ -7,6 +7,7 @@ seed's first requests, which is the same for every arm of that seed.
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,15 +61,12 @@ class Machine:
     def __post_init__(self) -> None:
         self.kept.mkdir(parents=True, exist_ok=True)
         # what is measured with may not change below the verdicts that are kept
-        facts = json.dumps([VERIFIER_VERSION, sorted((k, repr(v)) for k, v in self.problems.items())])
-        self._file = self.kept / f"verdicts-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.jsonl"
-        self._answers_file = self.kept / f"answers-{self.base_hash}-{self.max_tokens}.jsonl"
-        if self._file.exists():
-            lines = self._file.read_text().splitlines()
-            for line in lines:
-                if line.endswith("]"):  # the last one may be cut
-                    key, reward = json.loads(line)
-                    self._verdicts[key] = reward
+        facts = [VERIFIER_VERSION, sorted((k, repr(v)) for k, v in self.problems.items())]
+        self._file = self.kept / f"verdicts-{_hash(facts)}.jsonl"
+        # answers are kept with their rewards, and each sampler has numbers of its own
+        facts += [type(self.sampler).__name__, self.base_hash, self.max_tokens]
+        self._answers_file = self.kept / f"answers-{_hash(facts)}.jsonl"
+        self._verdicts.update(_lines(self._file))
 
     @property
     def train(self) -> Mapping[str, Sequence[int]]:
@@ -96,12 +94,8 @@ class Machine:
     def _of_base(self) -> dict[tuple[str, int], tuple[Answer, float]]:
         """What the base has answered so far, and the CPU seconds of each answer."""
         if self._known is None:
-            self._known = {}
-            if self._answers_file.exists():
-                for line in self._answers_file.read_text().splitlines():
-                    if line.endswith("]"):  # the last one may be cut
-                        key, seed, each, *answer = json.loads(line)
-                        self._known[key, seed] = Answer(*answer), each
+            rows = _lines(self._answers_file)
+            self._known = {(key, seed): (Answer(*answer), each) for key, seed, each, *answer in rows}
         return self._known
 
     def _keep(self, found: Mapping[tuple[str, int], tuple[Answer, float]]) -> None:
@@ -159,6 +153,21 @@ class Machine:
                     self._verdicts[keys[i]] = verdict.reward
                     file.write(json.dumps([keys[i], verdict.reward]) + "\n")
         return [once[key] if key in once else self._verdicts[key] for key in keys]
+
+
+def _hash(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _lines(path: Path) -> list[Any]:
+    """What a file has; a last line that a kill has cut is taken off, as the next one would be appended to it."""
+    if not path.exists():
+        return []
+    whole = path.read_bytes()
+    kept = whole[: whole.rfind(b"\n") + 1]
+    if len(kept) < len(whole):
+        os.truncate(path, len(kept))
+    return [json.loads(line) for line in kept.splitlines()]
 
 
 def machine_of(run_dir: Path, sampler: Sampler, verifier: Verifier, kept: Path) -> Machine:

@@ -176,7 +176,7 @@ def arms_of(job: Job, chosen: Path | None) -> "list[SideArm]":
     elif chosen is None:
         sys.exit(f"{job.plan}: --chosen FILE is missing; `python -m bench.claims.judged choose` writes it")
     elif job.plan == "again":
-        if not (own := best(json.loads(chosen.read_text())["tried"], job.best_of)):
+        if not (own := best(json.loads(chosen.read_text())["tried"], job.best_of, every())):
             sys.exit(f"again: {chosen} has no settings of base {job.best_of!r}; name one that it has as --best-of")
     else:
         names = {row["arm"] for row in json.loads(chosen.read_text())["chosen"]}

@@ -1,5 +1,6 @@
 """Rollouts of several turns on the pages that people look at: who wrote what, how many calls, which of them failed."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from oapl_core.reports.write import write
 from oapl_core.run_folder.run import Run
 from oapl_core.run_folder.run_record import RunRecord
 from oapl_core.tables import LOSS_MASK, TURNS
+from oapl_core.turns import FAILED
 from oapl_core.turns.counts import TurnCounts, turn_counts
 from oapl_extras.round_pages.joined import joined
 from oapl_extras.round_pages.round_page import round_page
@@ -88,17 +90,29 @@ def test_the_report_counts_turns_and_calls(run: Run) -> None:
     assert list(cells) == ["round 0", "1.75", "0.75", "33.3 %", "0.500", f"{1 - short / long:.1%}".replace("%", " %")]
 
 
-def test_the_recipes_of_the_data_page_count_calls_and_rewards(run: Run) -> None:
+def test_the_recipes_of_the_data_page_count_calls_and_rewards(run: Run, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "data" / "README.md").read_text(encoding="utf-8")
     recipe = page.split("### Turns")[1].split("```python\n")[1].split("```")[0]
     scope: dict[str, Any] = {}
-    exec(recipe.replace("data/runs/my-run", run.root.as_posix()), scope)
+    recipe = recipe.replace("data/runs/my-run", run.root.as_posix())
+    exec(recipe, scope)
     assert scope["calls_per_rollout"].rows() == [(0, 6), (1, 18)]
     assert scope["failed_calls"].rows() == [("python", 18, pytest.approx(1 / 3), 0.5)]
     verdicts = pl.read_parquet(sorted(run.verdicts(0).glob("*.parquet"))).select("rollout_id", "reward")
     judged = joined(RunRecord(run), 0).select("rollout_id", "turns").collect().join(verdicts, on="rollout_id")
     rewards = [judged.filter(pl.col("turns") == turns)["reward"].mean() for turns in (1, 2)]
     assert scope["reward_by_turns"].rows() == [(1, 6, pytest.approx(rewards[0])), (2, 18, pytest.approx(rewards[1]))]
+    copy = shutil.copytree(run.root, tmp_path / "copy")
+    files = sorted(copy.glob("round_00/1_rollouts/*.parquet"))
+    for path in files:
+        rows = pl.read_parquet(path)
+        one = rows.filter(pl.col("tool_calls").list.len() > 0)["rollout_id"][0]
+        reason = pl.when(rollout_id=one).then(pl.lit(FAILED)).otherwise("finish_reason")
+        rows.with_columns(finish_reason=reason).write_parquet(path)
+    exec(recipe.replace(run.root.as_posix(), copy.as_posix()), scope)
+    assert scope["failed_calls"]["calls"].to_list() == [18 - len(files)], (
+        "an environment's failure is no call of the model"
+    )
 
 
 def test_the_terminal_shows_calls_and_takes_them_in_filters(run: Run) -> None:
