@@ -9,11 +9,14 @@ arm). Rows are sorted; those of bases that DIR has not stay.
 import argparse
 import json
 import statistics
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+
+from oapl_core.progress import say
 
 WINDOW = 10
 BASE = "demo-seed0"
@@ -42,6 +45,12 @@ def collect(results: Path, to: Path, bed: str) -> None:
     evaluations = [{**key, **row} for key, (_, one) in zip(keys, found, strict=True) for row in _evaluations(one)]
     steps = [{**key, **row} for key, (_, one) in zip(keys, found, strict=True) for row in _windows(one["steps"])]
     to.mkdir(parents=True, exist_ok=True)
+    arms = _kept_settings(to, bed, {row["base"] for row in keys})
+    for (path, one), key in zip(found, keys, strict=True):
+        if arms.setdefault(key["arm"], own := json.loads(json.dumps(_settings(one)))) != own:
+            sys.exit(f"{path}: has other settings than other results of {key['arm']}; give it another name")
+        if one.get("failure"):
+            say(f"{path}: {one['failure']}; it has no later evaluations, and means leave its base out")
     order = ["arm", "base", "seed", "step"]
     narrow = pl.col(pl.Float64).cast(pl.Float32)
     frame = pl.DataFrame(evaluations, infer_schema_length=None)
@@ -52,8 +61,16 @@ def collect(results: Path, to: Path, bed: str) -> None:
         path = to / f"{bed}_{name}.parquet"
         both = pl.concat([new, _others(path, new)], how="diagonal_relaxed").sort(order)
         both.write_parquet(path, compression="zstd", compression_level=19)
-    arms = {key["arm"]: _settings(one) for key, (_, one) in zip(keys, found, strict=True)}
     (to / f"{bed}_arms.json").write_text(json.dumps(dict(sorted(arms.items())), indent=1, sort_keys=True) + "\n")
+
+
+def _kept_settings(to: Path, bed: str, new: Collection[str]) -> dict[str, Any]:
+    """Settings of the arms that bases have which are not collected now."""
+    path, evaluations = to / f"{bed}_arms.json", to / f"{bed}_evaluations.parquet"
+    if not path.exists() or not evaluations.exists():
+        return {}
+    others = set(pl.read_parquet(evaluations).filter(~pl.col("base").is_in(new))["arm"])
+    return {name: own for name, own in json.loads(path.read_text()).items() if name in others}
 
 
 def _others(path: Path, new: pl.DataFrame) -> pl.DataFrame:

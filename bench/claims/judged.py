@@ -21,8 +21,10 @@ import numpy as np
 import polars as pl
 
 from bench.claims import beds
-from bench.claims.many_arms import TUNING
+from bench.claims.factorial import arms, every, fresh, lower, wider
+from bench.claims.many_arms import TUNING, about_of
 from bench.claims.sampled import TUNED_BY, WAYS
+from bench.claims.side_by_side import SideArm
 from oapl_core.progress import say
 
 if TYPE_CHECKING:
@@ -42,8 +44,9 @@ class Job:
     def read(cls, path: Path) -> "Job":
         """Read it."""
         with np.load(path) as found:
-            about = json.loads(str(found["about"]))
-            return cls(about, found["answers"], {n: found[n] for n in ("arm", "step", "way", "answer", "count")})
+            return cls(
+                about_of(path), found["answers"], {n: found[n] for n in ("arm", "step", "way", "answer", "count")}
+            )
 
     @property
     def plan(self) -> str:
@@ -181,11 +184,17 @@ def key_of(job: Job, at: int) -> Key:
 
 
 def write_chosen(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None:
-    """Choose settings."""
+    """Choose settings.
+
+    Raises:
+        SystemExit: settings are missing, or a base's arms had several files of rollouts.
+    """
+    of_one_file(jobs)
+    complete(jobs)
     wanted = [job.of([TUNED_BY.name]) for job in jobs]
     known.judge(jobs, wanted)
-    shares = validation(jobs, wanted, known)
-    chosen = [{"method": method, "arm": arm} for method, arm in sorted(choose(shares).items())]
+    shares, settings = validation(jobs, wanted, known), {arm.name: settings_of(arm) for arm in [*every(), *fresh()]}
+    chosen = [{"method": method, "arm": arm, **settings[arm]} for method, arm in sorted(choose(shares).items())]
     tried = [
         {"arm": arm, "by_base": {base: round(share, 4) for base, share in sorted(own.items())}}
         for arm, own in sorted(shares.items())
@@ -202,23 +211,69 @@ def write_results(to: Path, bed: str, jobs: Sequence[Job], known: Known) -> None
         SystemExit: answers are of other settings than those that were chosen, or a base's arms had several files.
     """
     chosen = {row["arm"] for row in json.loads((to / f"factorial_{bed}.json").read_text())["chosen"]}
-    files = defaultdict[str, set[str]](set)
+    of_one_file(jobs)
     for job in jobs:
-        if job.about["rollouts"]:  # an arm of `fresh.py` sampled its own
-            files[job.about["base"]].add(job.about["rollouts"])
         if strangers := set(job.about["arms"]) - chosen - {"base"}:
             sys.exit(
                 f"{job.about['job']}: {', '.join(sorted(strangers))} was not chosen; remove that file and run again"
             )
-    if several := [base for base, hashes in files.items() if len(hashes) > 1]:
-        sys.exit(f"{', '.join(several)}: arms trained on several files of rollouts; remove the older answers")
     wanted = [job.of([way.name for way in WAYS]) for job in jobs]
     known.judge(jobs, wanted)
-    frame = pl.DataFrame(list(heldout(jobs, wanted, known))).unique(["method", "base", "step", "way"])
-    frame = frame.sort("method", "step", "base", "way")
+    frame = once(pl.DataFrame(list(heldout(jobs, wanted, known))))
     frame = frame.with_columns(pl.col("right").cast(pl.List(pl.UInt8)), pl.col("rarefied").cast(pl.List(pl.Float32)))
     to.mkdir(parents=True, exist_ok=True)
     frame.write_parquet(to / f"factorial_{bed}.parquet", compression="zstd", compression_level=19)
+
+
+def of_one_file(jobs: Sequence[Job]) -> None:
+    """Check that the arms of a base learnt from one file of rollouts.
+
+    Raises:
+        SystemExit: they did not.
+    """
+    files = defaultdict[str, set[str]](set)
+    for job in jobs:
+        if job.about["rollouts"]:  # an arm of `fresh.py` sampled its own
+            files[job.about["base"]].add(job.about["rollouts"])
+    if several := [base for base, hashes in files.items() if len(hashes) > 1]:
+        sys.exit(f"{', '.join(several)}: arms trained on several files of rollouts; remove the older answers")
+
+
+def complete(jobs: Sequence[Job]) -> None:
+    """Check that each plan has all settings of its methods, also those that diverged: a method has its whole budget.
+
+    Raises:
+        SystemExit: some were not run.
+    """
+    planned = {"tuning": [*arms(), *fresh()], "wider": wider(), "lower": lower()}
+    had = defaultdict[tuple[str, str], set[str]](set)
+    for job in jobs:
+        had[job.about["base"], job.plan] |= set(job.about["arms"])
+    for (base, plan), names in had.items():
+        methods = {name.split()[0] for name in names}
+        own = [arm.name for arm in planned.get(plan, ()) if arm.name.split()[0] in methods]
+        if missing := [name for name in own if name not in names]:
+            sys.exit(f"{base}: plan {plan} has no answers of {', '.join(missing)}; run its other parts first")
+
+
+def settings_of(arm: SideArm) -> dict[str, Any]:
+    """What an arm is, so that its name cannot come to mean something else."""
+    return {"objective": arm.objective.model_dump(mode="json"), "rate": arm.rate, "max_grad_norm": arm.max_grad_norm}
+
+
+def once(frame: pl.DataFrame) -> pl.DataFrame:
+    """Each result once, in order: the base's are in several jobs.
+
+    Raises:
+        SystemExit: two jobs have different answers of one arm.
+    """
+    key = ["method", "step", "base", "way"]
+    found = frame.unique(key)
+    different = frame.unique([*key, "arm", "right", "tokens"])
+    if different.height > found.height:
+        _, step, base, _ = different.filter(different.select(key).is_duplicated()).sort(key)[key].row(0)
+        sys.exit(f"{base}: two jobs have different answers of one arm after {step} updates; remove the older ones")
+    return found.sort(key)
 
 
 def validation(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> dict[str, dict[str, float]]:

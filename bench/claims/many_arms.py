@@ -88,8 +88,33 @@ def main() -> None:
     shares = range(options.parts)
     own = options.parts, options.methods, options.best_of
     jobs = [Job(base, plan, part, *own) for plan in options.plans for base in bases for part in shares]
-    missing = [job for job in jobs if not (options.to / f"{job.name}.npz").exists()]
+    missing = [job for job in jobs if not is_there(options.to, job, options.chosen)]
     run_all(options.carried, missing, options.to, options.at_once, options.chosen)
+
+
+def is_there(to: Path, job: Job, chosen: Path | None) -> bool:
+    """Whether a job's file is there.
+
+    Raises:
+        SystemExit: it has other arms than the job: of other methods, or of settings that were chosen before.
+    """
+    path = to / f"{job.name}.npz"
+    if not path.exists():
+        return False
+    own, found = {"base", *(arm.name for arm in arms_of(job, chosen))}, set(about_of(path)["arms"])
+    if own != found:
+        several = ", ".join(sorted(own ^ found))
+        sys.exit(f"{path}: is of other arms ({several}); name another --to or other --parts, or remove it")
+    return True
+
+
+def about_of(path: Path) -> dict[str, Any]:
+    """What a job's file says of itself."""
+    import numpy as np
+
+    with np.load(path) as found:
+        about: dict[str, Any] = json.loads(str(found["about"]))
+        return about
 
 
 def run_all(carried: Path, jobs: Sequence[Job], to: Path, at_once: int, chosen: Path | None) -> None:
@@ -151,8 +176,11 @@ def run(carried: Path, job: Job, to: Path, chosen: Path | None = None, steps: in
             kept.add_all(side, model, side.updates)
             print(f"{job.name}: answered | {time.monotonic() - started:.1f} s", flush=True)
     device_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    name = job.name if of_pass == PASS else f"{job.name}.{of_pass}-steps"  # a trial is not taken for the job
-    kept.write(to / f"{name}.npz", {"device": device_name, "job": job.name, "rollouts": facts["rollouts_sha256"]})
+    folder = to if of_pass == PASS else to / "trials"  # a trial is not taken for the job
+    folder.mkdir(exist_ok=True)
+    kept.write(
+        folder / f"{job.name}.npz", {"device": device_name, "job": job.name, "rollouts": facts["rollouts_sha256"]}
+    )
 
 
 def read_carried(carried: Path, base: str) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 For each run folder, which needs its base model and prompts (``bases.py`` makes the demo's), trains every arm of the
 study (``studies.py``) by Algorithm 1 (``algorithm_1.py``) and writes DIR/RUN/ARM.json: what the arm is, each step's
-metrics, each evaluation with the right answers of every problem, CPU seconds. An arm that is there is left alone, so
-that the command may be killed at any point and called again. ``--minutes`` begins no further arm after that time,
-``--models`` keeps the trained weights as DIR/RUN/models/ARM. ``collect.py`` gathers results, ``page.py`` shows them.
+metrics, each evaluation with the right answers of every problem, CPU seconds; of one that diverged all before that. An
+arm that is there is left alone, so that the command may be killed at any point and called again. ``--minutes`` begins
+no further arm after that time, ``--models`` keeps the trained weights as DIR/RUN/models/ARM. ``collect.py`` gathers
+results, ``page.py`` shows them.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oapl_core.errors import StageFailed
+from oapl_core.errors import Diverged, StageFailed
 from oapl_core.progress import say
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--study", choices=[*STUDIES, *bed_studies.STUDIES], nargs="+", required=True)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only", default="", help="arms whose name this regular expression finds")
+    parser.add_argument("--only", default="", help="arms whose whole name, without its seed, matches")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--models", action="store_true", help="keep the trained weights")
     options = parser.parse_args()
@@ -42,7 +43,7 @@ def main() -> None:
         name: arm
         for study in options.study
         for name, arm in arms(study, options.seeds).items()
-        if re.search(options.only, name)
+        if re.fullmatch(rf"(?:{options.only or '.*'})(-seed\d+)?", name)
     }
     end = time.monotonic() + 60 * options.minutes
     for run_dir in options.runs:
@@ -83,8 +84,11 @@ def train(
             at = f"{run_dir.name}: arm {number}/{len(missing)} {name}"
             try:
                 lagged.run(lambda line, at=at: say(f"{at}: {line}"))  # type: ignore[misc]
-            except StageFailed as error:
+            except Diverged as error:
                 failure = str(error)
+            except StageFailed as error:
+                say(f"{at}: {error}; the next call tries it again")
+                continue
             if keep_models:
                 lagged.keep(to / "models" / name)
             found = {

@@ -158,9 +158,8 @@ def test_groups_are_kept_as_the_arm_says(model: Path, tmp_path: Path) -> None:
         arm = short(Oapl(regression_temperature=0.1), 3, steps=3, keep=keep, evaluate_every=10)
         lagged, _ = trained(arm, model, tmp_path / keep)
         counts[keep] = [row["sequences"] for row in lagged.metrics]
-    assert counts["all"] == [8, 8, 8]
-    assert all(m <= a <= 8 for m, a in zip(counts["mixed"], counts["any_correct"], strict=True))
-    assert sum(counts["mixed"]) < sum(counts["all"])
+    # a group of the first step has no right answer, one of the third no wrong one
+    assert counts == {"all": [8, 8, 8], "any_correct": [4, 8, 8], "mixed": [4, 8, 4]}
 
 
 def test_what_is_known_is_not_asked_again(model: Path, tmp_path: Path) -> None:

@@ -7,9 +7,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
-from bench.claims.judged import ByReading, Job, Key, Known, choose, heldout, rarefied, validation
+from bench.claims import factorial
+from bench.claims.judged import (
+    ByReading,
+    Job,
+    Key,
+    Known,
+    choose,
+    complete,
+    heldout,
+    of_one_file,
+    once,
+    rarefied,
+    validation,
+)
 from bench.claims.sampled import WAYS
 
 NAMES = {way.name: number for number, way in enumerate(WAYS)}
@@ -70,6 +84,38 @@ def test_settings_are_chosen_at_one_temperature_and_nothing_is_judged_twice() ->
     assert shares["oapl rate=2"] == {"demo-seed6": 9 / 16}
     assert choose(shares) == {"oapl": "oapl rate=2", "topr": "topr rate=1"}
     assert len(judge.asked) == 4 and not any(key[1][:2] == np.int16(9).tobytes() for key in judge.asked)
+
+
+def of_plan(plan: str, arms: list[str], rollouts: str | None = "abc") -> Job:
+    about = {"job": f"demo-seed6.{plan}.0-of-1", "base": "demo-seed6", "rollouts": rollouts, "arms": ["base", *arms]}
+    return Job(about, np.zeros((0, 3), dtype=np.int16), {})
+
+
+def test_nothing_is_chosen_before_every_setting_of_a_method_was_tried() -> None:
+    topr = [arm.name for arm in factorial.arms() if arm.name.startswith("topr rate")]
+    rates = [arm.name for arm in factorial.fresh()]
+    complete(
+        [of_plan("tuning", topr[:2]), of_plan("tuning", topr[2:]), of_plan("wider", []), of_plan("again", topr[:1])]
+    )
+    complete([of_plan("tuning", rates)])
+    with pytest.raises(SystemExit, match=f"plan tuning has no answers of {topr[3]}; run its other parts first"):
+        complete([of_plan("tuning", topr[:3]), of_plan("tuning", topr[4:])])
+    with pytest.raises(SystemExit, match="has no answers of grpo-off-by-one"):
+        complete([of_plan("tuning", rates[1:])])
+
+
+def test_arms_of_a_base_learn_from_one_file() -> None:
+    of_one_file([of_plan("tuning", []), of_plan("wider", []), of_plan("tuning", [], None)])
+    with pytest.raises(SystemExit, match="demo-seed6: arms trained on several files of rollouts"):
+        of_one_file([of_plan("tuning", []), of_plan("wider", [], "def")])
+
+
+def test_an_arm_that_two_jobs_have_answered_otherwise_is_refused() -> None:
+    key = {"method": "topr", "base": "demo-seed0", "step": 90, "way": "t1", "arm": "topr rate=1", "tokens": 2.0}
+    frame = pl.DataFrame([key | {"right": [1, 2]}, key | {"right": [1, 2]}, key | {"right": [0, 2], "step": 20}])
+    assert once(frame)["step"].to_list() == [20, 90]
+    with pytest.raises(SystemExit, match="demo-seed0: two jobs have different answers of one arm after 90 updates"):
+        once(pl.concat([frame, pl.DataFrame([key | {"right": [2, 2]}])]))
 
 
 def test_right_answers_are_counted_by_problem_and_by_text() -> None:

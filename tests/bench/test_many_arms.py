@@ -83,6 +83,19 @@ def test_every_answer_of_the_chosen_arms_is_counted(carried: Path, tmp_path: Pat
         run(carried, one, tmp_path)
 
 
+def test_a_job_of_other_arms_is_not_taken_for_this_one(carried: Path, tmp_path: Path) -> None:
+    job = Job("tiny-seed0", "tuning", 0, 1, ("topr",))
+    assert not many_arms.is_there(tmp_path, job, None)
+    about = {"arms": ["base", *(arm.name for arm in many_arms.arms_of(job, None))]}
+    np.savez(tmp_path / f"{job.name}.npz", about=np.array(json.dumps(about)))
+    assert many_arms.is_there(tmp_path, job, None)
+    other = Job("tiny-seed0", "tuning", 0, 1, ("topr", "rft"))
+    with pytest.raises(SystemExit, match=r"is of other arms \(rft rate=.*name another --to or other --parts"):
+        many_arms.is_there(tmp_path, other, None)
+    run(carried, job, tmp_path, steps=1)
+    assert (tmp_path / "trials" / f"{job.name}.npz").exists()
+
+
 def test_a_step_that_teaches_nothing_is_left_out_and_another_taken(carried: Path) -> None:
     with gzip.open(carried / "tiny-seed0.json.gz", "rt") as file:
         facts = json.load(file)

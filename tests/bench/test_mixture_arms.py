@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from bench.claims.algorithm_1 import Arm
 from bench.claims.mixture import arms, continued, measuring, pieces, studies
 from bench.claims.mixture.continued import Continued, Paused
+from oapl_core.errors import DataError, Diverged
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.objectives import Oapl
 from oapl_core.objectives.clipped.grpo import GrpoTokenIs
@@ -102,6 +104,33 @@ def test_time_is_up_and_nothing_is_lost(model: Path, tmp_path: Path) -> None:
     before = (tmp_path / "a.json").stat().st_mtime_ns
     assert arms.train(made, {"a": arm}, tmp_path, until=0) is True
     assert (tmp_path / "a.json").stat().st_mtime_ns == before
+
+
+def test_a_state_of_other_settings_is_not_continued(model: Path, tmp_path: Path) -> None:
+    arm, made = short(Oapl(regression_temperature=0.1), 2, steps=4), machine(model, tmp_path / "kept")
+    Continued(arm, made, tmp_path, tmp_path / "state.pt", chunk=2).run(lambda line: None)
+    other = replace(arm, training={"learning_rate": 1e-3})
+    with pytest.raises(DataError, match=r"state.pt: was begun with other settings; remove it to begin anew"):
+        Continued(other, made, tmp_path, tmp_path / "state.pt")
+
+
+def test_an_arm_that_diverges_is_there_with_what_it_had_and_the_next_is_trained(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm, made = short(Oapl(regression_temperature=0.1), 1, steps=2, evaluate_every=1), machine(model, tmp_path / "kept")
+    real = Continued._chunk
+
+    def _chunk(self: Continued, *given: Any) -> None:
+        if self.arm.seed == 7 and self.step == 1:
+            raise Diverged("the loss is not finite")
+        real(self, *given)
+
+    monkeypatch.setattr(Continued, "_chunk", _chunk)
+    assert arms.train(made, {"bad": replace(arm, seed=7), "good": arm}, tmp_path, until=float("inf"))
+    bad, good = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("bad", "good"))
+    assert (bad["failure"], good["failure"]) == ("the loss is not finite", None)
+    assert [[row["step"] for row in one["evaluations"]] for one in (bad, good)] == [[0, 1], [0, 1, 2]]
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["good"]
 
 
 def test_closed_gates_stop_every_arm(model: Path, tmp_path: Path) -> None:

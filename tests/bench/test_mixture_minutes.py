@@ -3,6 +3,7 @@
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from bench.claims.mixture.muon import StackedMuon
 from bench.claims.mixture.place import FAILED, Place, of_study
 from bench.claims.mixture.pretrained import mixed
 from bench.claims.mixture.torch_sampler import TorchSampler, drawn
-from bench.claims.mixture.worker import Worker
+from bench.claims.mixture.worker import Worker, is_there
 from oapl_core.pretraining.model import Example, batch_loss
 from oapl_core.rollouts.requests import Request, SampledAnswer
 from oapl_core.settings.pretrain import PretrainConfig
@@ -227,8 +228,10 @@ def test_an_arm_that_failed_keeps_nobody_waiting(tmp_path: Path) -> None:
     place.base(0).mkdir()
     for number, name in enumerate(studies.tuning("cores")):
         path = place.base(0) / f"{name}.json"
-        if number % 3 == 2:  # each method's highest rate
+        if number % 6 == 5:  # each method's highest rate failed or diverged
             path.with_suffix(".failed").touch()
+        elif number % 6 == 2:
+            path.write_text(json.dumps({"evaluations": [{"right_share": 0.9}], "failure": "diverged"}))
         else:
             path.write_text(json.dumps({"evaluations": [{"right_share": number / 100}]}))
     options = argparse.Namespace(seeds=[0], steps=None, rates=True)
@@ -250,6 +253,19 @@ def test_a_method_of_which_no_rate_could_be_tried_ends_the_worker(tmp_path: Path
     with pytest.raises(SystemExit, match="no rate of grpo could be tried: see .*logs"):
         Worker(place, options, time.time() + 20, "0", (None, None)).choose_rates()
     assert not (tmp_path / "rates.json").exists()
+
+
+def test_an_arm_is_there_once_it_was_asked_often_or_has_diverged(tmp_path: Path) -> None:
+    (name, arm), *_ = of_study(Place("cores", tmp_path, tmp_path, tmp_path), 0).items()
+    assert not is_there(tmp_path, name, arm)
+    (tmp_path / f"{name}.json").write_text(json.dumps({"failure": None}))
+    assert not is_there(tmp_path, name, arm)
+    assert is_there(tmp_path, name, replace(arm, measured_on="validation"))
+    (tmp_path / f"{name}.json").write_text(json.dumps({"failure": "diverged"}))
+    assert is_there(tmp_path, name, arm)
+    (tmp_path / f"{name}.json").write_text(json.dumps({"failure": None}))
+    (tmp_path / f"{name}.measured.json").write_text("{}")
+    assert is_there(tmp_path, name, arm)
 
 
 def test_a_base_that_failed_is_waited_for_no_longer(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def train(machine: Machine, arms: Mapping[str, Arm], own: Path, until: float, ch
     import torch
 
     from bench.claims.mixture.continued import Continued, Paused
+    from oapl_core.errors import Diverged
 
     missing = {name: arm for name, arm in arms.items() if not (own / f"{name}.json").exists()}
     for number, (name, arm) in enumerate(missing.items(), 1):
@@ -147,11 +148,16 @@ def train(machine: Machine, arms: Mapping[str, Arm], own: Path, until: float, ch
                 one.run(partial(_say, f"{own.name}: {number}/{len(missing)} {name}"))
             except Paused:
                 return False
-            one.keep(own / "models" / name)
+            except Diverged as error:
+                failure = str(error)
+            else:
+                failure = None
+                one.keep(own / "models" / name)
         found = {
             "base": own.name,
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "arm": arm.settings(),
+            "failure": failure,
             "problems": list(machine.prompts[arm.measured_on])[: arm.measured_problems],
             "seconds": round(one.seconds, 1),
             "evaluations": one.evaluations,

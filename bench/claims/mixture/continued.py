@@ -17,6 +17,7 @@ import torch
 
 from bench.claims.algorithm_1 import Arm, Lagged
 from bench.claims.machine import Machine
+from oapl_core.errors import DataError
 
 CHUNK = 10
 """Most optimiser steps between two saves."""
@@ -104,6 +105,7 @@ class Continued(Lagged):
 
     def _save(self) -> None:
         state = {
+            "arm": self._settings(),
             "step": self.step,
             "samples": self.samples,
             "begun": list(self._begun or ()),
@@ -122,7 +124,12 @@ class Continued(Lagged):
         draft.rename(self.kept)
         self._saved = self.step
 
+    def _settings(self) -> str:
+        return json.dumps(self.arm.settings(), sort_keys=True)
+
     def _load(self, state: dict[str, Any]) -> None:
+        if state["arm"] != self._settings():
+            raise DataError(f"{self.kept}: was begun with other settings; remove it to begin anew, or give those again")
         self.step, self.samples, self.seconds = state["step"], state["samples"], state["seconds"]
         self._begun, self._saved = tuple(state["begun"]) or None, self.step
         self._rollouts.so_far = state["rollouts"]

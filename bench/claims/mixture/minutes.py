@@ -103,7 +103,7 @@ class Study:
         if not self.place.model(seed).exists():
             return [["bases", str(seed)]]
         own = self.place.base(seed)
-        missing = {"rollouts": not (own / "rollouts.done").exists(), "gates": not list(own.glob("gates-*"))}
+        missing = {"rollouts": not (own / "base.measured.json").exists(), "gates": not list(own.glob("gates-*"))}
         return [[name, str(seed)] for name, is_missing in missing.items() if is_missing]
 
     def at_once(self, jobs: Sequence[Sequence[str]]) -> None:
@@ -278,7 +278,7 @@ def rollouts(place: Place, options: argparse.Namespace, until: float, seed: str)
         rows = one.sampled(one.machine.base, min(arm.interval, arm.steps))
         right = sum(row["correct"] for row in rows)
         print(f"{len(rows)} rollouts, {right} correct, {one.evaluations}", flush=True)
-        (own / "rollouts.done").touch()
+        (own / "rollouts.done").touch()  # arms need not wait for what follows
         arms.write(own / "base.measured.json", widths(place, one.machine, one.machine.base, options.steps))
 
 

@@ -17,6 +17,8 @@ from bench.claims.mixture import studies
 from bench.claims.mixture.place import FAILED, Place, machine_of, of_study, sized, widths
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bench.claims.algorithm_1 import Arm
     from bench.claims.machine import Machine
 
@@ -61,12 +63,12 @@ class Worker:
         from bench.claims.mixture import arms
 
         own = self.place.base(seed)
-        if time.time() > self.until or (own / f"{name}.json").exists() or not self._is_first(seed, name):
+        if time.time() > self.until or is_there(own, name, arm) or not self._is_first(seed, name):
             return False
         machine, before = self.machine(seed), time.monotonic() + self.until - time.time()
         try:
             is_done = arms.train(machine, {name: sized(arm, self.options.steps)}, own, before, CHUNK)
-            if is_done and arm.measured_on == "heldout":
+            if is_done and not is_there(own, name, arm):
                 found = widths(self.place, machine, own / "models" / name, self.options.steps)
                 arms.write(own / f"{name}.measured.json", found)
                 shutil.rmtree(own / "models" / name)
@@ -103,6 +105,7 @@ class Worker:
 
         wait_for(all_ended, self.until)
         found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+        found = {name: one for name, one in found.items() if not one.get("failure")}
         there = {name.partition("-")[0] for name in found}
         if all_ended() and (missing := [method for method in studies.METHODS if method not in there]):
             sys.exit(f"no rate of {', '.join(missing)} could be tried: see {self.place.to / 'logs'}")
@@ -122,6 +125,15 @@ class Worker:
         except FileExistsError:
             return False
         return True
+
+
+def is_there(own: Path, name: str, arm: Arm) -> bool:
+    """Whether all of an arm is there: what it was asked on the way, and of one that chooses no rate its widths."""
+    path = own / f"{name}.json"
+    if not path.exists():
+        return False
+    is_whole = arm.measured_on != "heldout" or (own / f"{name}.measured.json").exists()
+    return is_whole or json.loads(path.read_text()).get("failure") is not None
 
 
 def wait_for(is_there: Callable[[], bool], until: float) -> None:
