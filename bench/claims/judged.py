@@ -5,7 +5,7 @@ plans that choose settings, and gives each method the one with the most correct 
 which, of what. ``... judge ...`` judges the held-out answers of the other plan: DATA/factorial_BED.parquet has a row
 for each (method, base, step, way), with the correct answers of each problem and how many different ones they are.
 ANSWERS has the jobs' files, DIR/BASE the run folders that the bases came from. A bed's programs run in the sandbox,
-once for each different answer; Countdown's are read (`diversity.py`).
+once for each different answer; Countdown's are read (`diversity.py`), and run where they cannot be.
 """
 
 import argparse
@@ -94,9 +94,11 @@ class InSandbox:
 class ByReading:
     """Reads the expression that a Countdown program prints."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any, unread: Judge) -> None:
+        """``unread`` judges programs of another form: arms that were rewarded by the sandbox may have learnt some."""
         from oapl_core.tables import PROBLEMS, read_table
 
+        self._unread = unread
         rows = read_table(run.problems, PROBLEMS).to_pylist()
         self._inputs = {row["problem_id"]: row["tests"][0]["input"] for row in rows}
 
@@ -105,13 +107,15 @@ class ByReading:
         from bench.claims import countdown
         from oapl_core.verdicts.extraction import program
 
-        found = {}
+        found, others = {}, {}
         for key, (text, is_cut) in texts.items():
             code = program(text, is_cut=is_cut)
             expression = countdown.expression_of(code) if code else None
-            if expression and countdown.reaches(self._inputs[key[0]], "", expression):
+            if code and not expression:
+                others[key] = (text, is_cut)
+            elif expression and countdown.reaches(self._inputs[key[0]], "", expression):
                 found[key] = expression
-        return found
+        return found | self._unread.judge(others)
 
 
 def main() -> None:
@@ -133,11 +137,11 @@ def main() -> None:
     write = write_chosen if options.verb == "choose" else write_results
     runs = {job.about["base"]: Run.open(options.runs / job.about["base"]) for job in jobs}
     first = next(iter(runs.values()))
-    if options.bed == "countdown":
-        write(options.to, options.bed, jobs, Known(ByReading(first), runs))
-        return
     with Verifier(first.config.verifier) as verifier:
-        write(options.to, options.bed, jobs, Known(InSandbox(first, verifier), runs))
+        judge: Judge = InSandbox(first, verifier)
+        write(
+            options.to, options.bed, jobs, Known(ByReading(first, judge) if options.bed == "countdown" else judge, runs)
+        )
 
 
 class Known:

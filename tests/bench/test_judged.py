@@ -1,6 +1,7 @@
 """What arms answered is judged once, settings are chosen on validation problems alone, and width is not accuracy."""
 
 from collections import Counter
+from collections.abc import Mapping
 from math import comb
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,7 +144,15 @@ def test_countdowns_programs_are_read_and_equal_ones_are_one(tmp_path: Path) -> 
     tests = [{"input": "24\n4 8 2 9\n", "output": ""}]
     row = {name: None for name, _ in PROBLEMS} | {"problem_id": "p", "statement": "", "tests": tests}
     write_table(tmp_path / "problems.parquet", PROBLEMS, [row])
-    judge = ByReading(SimpleNamespace(problems=tmp_path / "problems.parquet"))
+    run = SimpleNamespace(problems=tmp_path / "problems.parquet")
+    asked = list[str]()
+
+    class Sandbox:
+        def judge(self, texts: Mapping[Key, tuple[str, bool]]) -> dict[Key, str]:
+            asked.extend(key[1].decode() for key in texts)
+            return {key: text for key, (text, _) in texts.items() if "#" in text}
+
+    judge = ByReading(run, Sandbox())
     texts = {
         "right": ("```python\nprint('(4+8)*2')\n```", False),
         "the same": ("```python\nprint('2*(8+4)')\n```", False),
@@ -152,12 +161,14 @@ def test_countdowns_programs_are_read_and_equal_ones_are_one(tmp_path: Path) -> 
         "another target": ("```python\nprint('4*8')\n```", False),
         "no expression": ("```python\nprint('4*')\n```", False),
         "no print": ("```python\nx = '(4+8)*2'\n```", False),
+        "another form": ("```python\nprint('(4+8)*2')  # done\n```", False),
         "no program": ("(4+8)*2", False),
         "cut": ("```python\nprint('(4+8)*2')", True),
     }
     right = judge.judge({("p", name.encode()): text for name, text in texts.items()})
     found = {key[1].decode(): text for key, text in right.items()}
-    assert set(found) == {"right", "the same", "another"}
+    assert set(found) == {"right", "the same", "another", "another form"}
+    assert sorted(asked) == ["another form", "no expression", "no print"]
     assert found["right"] == found["the same"] != found["another"]
 
 
