@@ -3,7 +3,8 @@
 For each run folder of `bases.py` or `beds.py`, vLLM samples what its base model answers to the problems of so many
 steps of `algorithm_1.py`, the sandbox judges it, and DIR/NAME.json.gz gets those rollouts beside the prompts that are
 measured on; DIR/models has the base models. The seed of rollouts and order is the base's own. Answers that are known
-(DIR/kept) are not asked for again.
+(DIR/kept) are not asked for again. DIR/rollouts.json says of each base that is there how many answers are correct, and
+how groups are mixed.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import gzip
 import hashlib
 import json
 import shutil
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -42,6 +45,9 @@ def main() -> None:
     with SamplingEngine(first.base_model(), engine) as sampler, Verifier(first.config.verifier) as verifier:
         for run in options.runs:
             carry(run, options.to, options.steps, sampler, verifier)
+    files = sorted(options.to.glob("*.json.gz"))
+    rows = [about(json.loads(gzip.decompress(path.read_bytes()))) for path in files]
+    (options.to / "rollouts.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def carry(run_dir: Path, to: Path, steps: int, sampler: "Sampler", verifier: "Verifier") -> None:
@@ -88,6 +94,23 @@ def carry(run_dir: Path, to: Path, steps: int, sampler: "Sampler", verifier: "Ve
     (to / f"{run_dir.name}.json.gz").write_bytes(gzip.compress(json.dumps(facts).encode(), mtime=0))
     share = sum(row["correct"] for row in rollouts) / len(rollouts)
     say(f"{run_dir.name}: {len(rollouts)} rollouts, {share:.3f} right")
+
+
+def about(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Shares of a base's rollouts: correct ones, groups that are mixed and that have no correct one, and of the correct
+    ones those in groups without a wrong one."""
+    groups = defaultdict[int, list[bool]](list)
+    for row in facts["rollouts"]:
+        groups[row["group"]].append(row["correct"])
+    many, correct = len(groups), sum(map(sum, groups.values()))
+    shares = {
+        "correct": correct / len(facts["rollouts"]),
+        "mixed_groups": sum(any(own) and not all(own) for own in groups.values()) / many,
+        "wrong_groups": sum(not any(own) for own in groups.values()) / many,
+        "correct_in_groups_all_correct": sum(len(own) for own in groups.values() if all(own)) / correct,
+    }
+    known = {name: facts[name] for name in ("base", "rollouts_sha256")} | {"rollouts": len(facts["rollouts"])}
+    return known | {name: round(share, 4) for name, share in shares.items()}
 
 
 def end_ids(model: Path) -> list[int]:

@@ -57,7 +57,7 @@ def tables() -> dict[str, Callable[[], str]]:
     found["half-rate"] = partial(other_setting, "demo", "rate 5e-4", "rate 2.5e-4", forms)
     warm, wanted = "beta2 = 0.3, rate 1.25e-4", ("unanchored", "asymmetric", "tapered", "positives", "topr", "rft")
     found["warm"] = partial(other_setting, "countdown", "beta2 = 0.1, rate 2.5e-4", warm, wanted)
-    found["warm-widths"] = warm_widths
+    found["warm-widths"], found["habits-bases"] = warm_widths, partial(bases, "habits")
     for bed in ("demo", "habits"):
         found[f"{bed}-fresh"] = partial(fresh_by_base, bed)
     for bed in BEDS:
@@ -316,6 +316,15 @@ def sets() -> str:
         found.append(shown)
     lengths = tuple(reversed(STEPS.values()))
     return table(("method", "first set", *lengths, "second set", *lengths), found)
+
+
+def bases(bed: str) -> str:
+    """What each base answered to training problems, from data/factorial_BED_rollouts.json."""
+    head = ("base", "rollouts", "correct, %", "groups mixed, %", "groups all wrong, %")
+    names = ("correct", "mixed_groups", "wrong_groups")
+    known = json.loads((DATA / f"factorial_{bed}_rollouts.json").read_text())
+    shares = ([f"{100 * row[name]:.1f}" for name in names] for row in known)
+    return table(head, [(row["base"], f"{row['rollouts']:,}", *own) for row, own in zip(known, shares, strict=True)])
 
 
 def fresh_by_base(bed: str) -> str:

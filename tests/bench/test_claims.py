@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench.claims import carried
 from bench.claims.algorithm_1 import Arm, Lagged
 from bench.claims.bases import heldout_problems
 from bench.claims.grouped import GroupedPolicy
@@ -220,3 +221,11 @@ def test_an_evaluation_leaves_the_sampler_its_weights(
     asked = made.sampler.asked  # type: ignore[attr-defined]
     # the base samples steps 0 to 3, one other policy 4 to 7, though each was measured in between
     assert [len({policy for policy, _ in own}) for own in (asked[:32], asked[32:])] == [1, 1]
+
+
+def test_shares_of_rollouts_by_hand() -> None:
+    groups = [[True, False], [True, True], [False, False], [True, False]]
+    rows = [{"group": g, "correct": correct} for g, own in enumerate(groups) for correct in own]
+    found = carried.about({"base": "b", "rollouts_sha256": "abc", "rollouts": rows})
+    shares = {"correct": 0.5, "mixed_groups": 0.5, "wrong_groups": 0.25, "correct_in_groups_all_correct": 0.5}
+    assert found == {"base": "b", "rollouts_sha256": "abc", "rollouts": 8, **shares}
