@@ -63,9 +63,10 @@ def end_descendants(grace_s: float) -> None:
     """End everything below this process by SIGTERM, then SIGKILL, also processes in another session."""
     deadline = time.monotonic() + grace_s
     sent: set[int] = set()
+    foreign: set[int] = set()
     while True:
         _reap()
-        living = _descendants(os.getpid())
+        living = [process for process in _descendants(os.getpid()) if process not in foreign]
         if not living:
             return
         # Again and again: a process may fork between the listing and the signal.
@@ -73,7 +74,8 @@ def end_descendants(grace_s: float) -> None:
         for process in living:
             if late or process not in sent:
                 sent.add(process)
-                _kill(process, signal.SIGKILL if late else signal.SIGTERM)
+                if not _kill(process, signal.SIGKILL if late else signal.SIGTERM):
+                    foreign.add(process)
         time.sleep(0.05)
 
 
@@ -85,11 +87,15 @@ def _reap() -> None:
         return
 
 
-def _kill(process: int, number: int) -> None:
+def _kill(process: int, number: int) -> bool:
+    """Send a signal; returns False for a process of another user, which nobody here can end."""
     try:
         os.kill(process, number)
     except ProcessLookupError:
-        return
+        return True
+    except PermissionError:
+        return False
+    return True
 
 
 def _descendants(root: int) -> list[int]:
