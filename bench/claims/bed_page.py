@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.claims.bootstrap import Cells, Estimate, difference, estimate
+from bench.claims.bootstrap import Cells, Estimate, difference, estimate, paired
 from bench.claims.mismatch import ENGINES
 from bench.claims.page import DATA, by_base, written
 from bench.claims.quantised import DOSES
-from bench.claims.results import Results, Row, at_accuracy, share
+from bench.claims.results import Results, Row, at_accuracy, collapsed, share
 from bench.claims.verdicts import BASES, Asked, asked_table, table, verdict
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
@@ -22,8 +22,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 PAGE, MISMATCHES = DOCS / "claims_beds.md", DOCS / "data" / "doses_mismatches.json"
 DIVERSITY = DOCS / "data" / "countdown_diversity.json"
 KS = (1, 4, 16, 64, 256)
-FALL = 0.1
-"""pass@1 below an arm's best evaluation that counts as a collapse."""
 PAIR = {"oapl-lag50": "OAPL, L = 50", "grpo-off1": "GRPO, off by one"}
 CHAINS = {
     "grpo-offline": "GRPO, one policy's rollouts",
@@ -62,7 +60,7 @@ def draw() -> None:
     draw_panels(DOCS / "claims_chains.png", panels)
     lines = []
     for style, (model, name) in enumerate({"base": "base", **PAIR}.items(), 1):
-        found = [estimate(diverse(model, passed(k))) for k in KS]
+        found = [of_countdown(diverse(model, passed(k))) for k in KS]
         means, lows, highs = [x.mean for x in found], [x.low for x in found], [x.high for x in found]
         lines.append(Line(name, KS, means, lows, highs, style=style))
     draw_panels(DOCS / "claims_countdown.png", [Panel("", "k", "pass@k, %", lines, is_log2=True)])
@@ -91,18 +89,17 @@ def diversity() -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def by_numbers(values: Sequence[float]) -> list[float]:
-    """Means over the problems of each set of numbers: all on one are alike, so that intervals resample sets."""
-    sets: dict[int, list[float]] = {}
-    for number, value in zip(json.loads(DIVERSITY.read_text())["numbers"], values, strict=False):
-        sets.setdefault(number, []).append(value)
-    return [statistics.fmean(own) for _, own in sorted(sets.items())]
+def of_countdown(cells: Cells, less: Cells | None = None) -> Estimate:
+    """The mean over problems, or of a difference: problems on one set of numbers are alike, so sets are drawn."""
+    cells = cells if less is None else paired(cells, less)
+    problems = len(next(iter(cells.values())))
+    return estimate(cells, alike=json.loads(DIVERSITY.read_text())["numbers"][:problems])
 
 
 def diverse(model: str, of: Callable[[Mapping[str, Any]], list[float]]) -> Cells:
-    """A number of each set of numbers, by base; models are named without their seed."""
+    """A number of each problem, by base; models are named without their seed."""
     found = {base: {name.removesuffix("-seed0"): row for name, row in own.items()} for base, own in diversity().items()}
-    return {(base, 0): by_numbers(of(own[model])) for base, own in found.items()}
+    return {(base, 0): of(own[model]) for base, own in found.items()}
 
 
 def passed(k: int) -> Callable[[Mapping[str, Any]], list[float]]:
@@ -122,11 +119,11 @@ def diversity_table() -> str:
     rows = []
     for k in KS:
         cells = {name: diverse(name, passed(k)) for name in names}
-        means = [f"{100 * estimate(own).mean:.1f}" for own in cells.values()]
-        rows.append([f"pass@{k}, %", *means, *(difference(cells[a], cells[b]).shown(sign="+") for a, b in pairs)])
+        means = [f"{100 * of_countdown(own).mean:.1f}" for own in cells.values()]
+        rows.append([f"pass@{k}, %", *means, *(of_countdown(cells[a], cells[b]).shown(sign="+") for a, b in pairs)])
     cells = {name: diverse(name, distinct) for name in names}
-    found = [difference(cells[a], cells[b]) for a, b in pairs]
-    means = [f"{estimate(own).mean:.1f}" for own in cells.values()]
+    found = [of_countdown(cells[a], cells[b]) for a, b in pairs]
+    means = [f"{of_countdown(own).mean:.1f}" for own in cells.values()]
     rows.append(["different correct of 256", *means, *(one.shown(sign="+", scale=1.0) for one in found)])
     head = ["", *names.values(), "OAPL less GRPO", "OAPL less base", "GRPO less base"]
     return table(head, rows)
@@ -138,6 +135,11 @@ def of_bed(arm: str, bed: str) -> dict[str, list[Row]]:
     return {base: rows for (base, _), rows in curves.items() if base.startswith(f"{bed}-seed")}
 
 
+def _shares(row: Row) -> list[float]:
+    """Share of correct answers to each problem."""
+    return [right / row["n"] for right in row["right"]]
+
+
 def countdown_table() -> str:
     """Accuracy and entropy of the paper's pair."""
     rows = []
@@ -145,9 +147,9 @@ def countdown_table() -> str:
         for number, step in enumerate((0, 50, 100)):
             own = [one[number] for one in of_bed(arm, "countdown").values()]
             each = ", ".join(f"{100 * share(row):.1f}" for row in own)
-            cells = {(base, 0): by_numbers(one[number]["right"]) for base, one in of_bed(arm, "countdown").items()}
+            cells = {(base, 0): _shares(one[number]) for base, one in of_bed(arm, "countdown").items()}
             entropy = ", ".join(f"{row['entropy_ended']:.3f}" for row in own)
-            rows.append([f"{name}, step {step}", estimate(cells).shown(), each, entropy])
+            rows.append([f"{name}, step {step}", of_countdown(cells).shown(), each, entropy])
     return table(["", "pass@1, %", "each base", "entropy, each base"], rows)
 
 
@@ -175,10 +177,9 @@ def entropy_table() -> str:
     return table(["base", "OAPL", "GRPO", "OAPL less GRPO"], rows)
 
 
-def collapsed(rows: Sequence[Row]) -> bool:
-    """Claim 3: it ends 10 points below its best evaluation, or below its base."""
-    shares = [share(row) for row in rows]
-    return shares[-1] <= max(shares) - FALL or shares[-1] < shares[0]
+def has_collapsed(rows: Sequence[Row]) -> bool:
+    """Claim 3."""
+    return collapsed([share(row) for row in rows])
 
 
 def chains_table() -> str:
@@ -188,7 +189,7 @@ def chains_table() -> str:
         for arm, name in CHAINS.items():
             for base, own in of_bed(arm, f"chains-{length}").items():
                 curve = " ".join(f"{100 * share(row):.0f}" for row in own)
-                rows.append([f"{length}", name, base[-1], curve, "collapses" if collapsed(own) else ""])
+                rows.append([f"{length}", name, base[-1], curve, "collapses" if has_collapsed(own) else ""])
     return table(["steps of a chain", "", "base", "pass@1 after 0, 20, 40, 60 steps, %", "by the criterion"], rows)
 
 
@@ -196,7 +197,9 @@ def falls(length: int) -> dict[str, dict[str, int]]:
     """Claim 3 at a length of chains: by method and base how many of its two arms fell."""
     return {
         method: {
-            base: sum(collapsed(of_bed(f"{method}-{kind}", f"chains-{length}")[base]) for kind in ("offline", "off1"))
+            base: sum(
+                has_collapsed(of_bed(f"{method}-{kind}", f"chains-{length}")[base]) for kind in ("offline", "off1")
+            )
             for base in of_bed(f"{method}-offline", f"chains-{length}")
         }
         for method in ("grpo", "oapl")
@@ -207,7 +210,7 @@ def chains_asked(length: int) -> Asked:
     """Claim 3 at a length of chains, with the sign test of whether GRPO fell more often on every base."""
     fell = falls(length)
     grpo, oapl = (sum(fell[method].values()) for method in ("grpo", "oapl"))
-    offline = sum(map(collapsed, of_bed("grpo-offline", f"chains-{length}").values()))
+    offline = sum(map(has_collapsed, of_bed("grpo-offline", f"chains-{length}").values()))
     said = "yes" if offline == BASES and grpo == BASES and oapl == 0 else "undecided"
     said = "no" if grpo == 0 or oapl >= grpo else said
     more = all(fell["grpo"][base] > fell["oapl"][base] for base in fell["grpo"])
@@ -255,11 +258,11 @@ def sides(found: Sequence[Estimate]) -> str:
 def summary_table() -> str:
     """Every claim by its criterion."""
     cells = {name: {k: diverse(name, passed(k)) for k in (1, 2, *KS[1:])} for name in ("base", *PAIR)}
-    over_base = {k: difference(cells["oapl-lag50"][k], cells["base"][k]) for k in (1, 2, *KS[1:])}
+    over_base = {k: of_countdown(cells["oapl-lag50"][k], cells["base"][k]) for k in (1, 2, *KS[1:])}
     above = [ours > theirs for ours, theirs in entropies().values()]
     kept = "yes" if all(above) else "undecided" if any(above) else "no"
-    more = difference(diverse("oapl-lag50", distinct), diverse("grpo-off1", distinct))
-    below = difference(diverse("oapl-lag50", distinct), diverse("base", distinct))
+    more = of_countdown(diverse("oapl-lag50", distinct), diverse("grpo-off1", distinct))
+    below = of_countdown(diverse("oapl-lag50", distinct), diverse("base", distinct))
     scales = "no" if any(x.high < 0 for x in over_base.values()) else "yes" if over_base[1].low > 0 else "undecided"
     worst = min(over_base.values(), key=lambda one: one.high)
     agreeing = len(above) if len({*above}) == 1 else 0

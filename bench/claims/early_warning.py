@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.claims.results import fell
 from bench.claims.train import train
 from oapl_core.objectives import Method, Oapl
 from oapl_core.objectives.clipped.cispo import Cispo
@@ -32,8 +33,8 @@ ARMS: Mapping[str, tuple[Method, int, int]] = {
     "cispo": (Cispo(), SAMPLED, 2),
 }
 """Objective, optimiser steps and seeds."""
-FALL, WINDOW = 0.10, 10
-"""pass@1 below its best so far that counts as fallen; steps over which a figure is averaged."""
+WINDOW = 10
+"""Steps over which a figure is averaged."""
 LEAST = {"log_ratio_right": 0.0, "effective_sample_size": 0.1}
 """A warning comes when the mean of WINDOW steps is below it."""
 
@@ -62,10 +63,10 @@ def arms() -> "dict[str, Arm]":
 
 
 def fell_at(evaluations: Sequence[Mapping[str, float]]) -> int | None:
-    """The step of the first evaluation that lies FALL below the best before it."""
+    """The step of the first evaluation that has fallen below the best before it (`results.FALL`)."""
     best = 0.0
     for row in evaluations:
-        if row["pass_at_1"] <= best - FALL:
+        if fell(row["pass_at_1"], best):
             return int(row["step"])
         best = max(best, row["pass_at_1"])
     return None

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.claims.bootstrap import Cells, Estimate, difference, estimate, initialisation
-from bench.claims.results import Results, at_accuracy, cpu_s, share
+from bench.claims.results import Results, at_accuracy, cpu_s, sampled_by, share
 from bench.claims.studies import PASS, RATE, STUDIES, rates_of
 from bench.claims.verdicts import BASES, NOT_RUN, Asked, asked_table, better, collapsed, sided, stable, table
 
@@ -131,7 +131,7 @@ def _compared(_: Results) -> str:
         found = [difference(results.cells(long, ends[long], k), results.cells(short, ends[short], k)) for k in (1, 16)]
         shown = [one.shown(sign="+") for one in found]
         rows.append([f"{kind}, 270 less 90 steps", shown[0], "", shown[1], ""])
-    return table(["one base", "pass@1, %", "seeds", "pass@16, %", "cut"], rows)
+    return table(["one base, T = 1", "pass@1, %", "seeds", "pass@16, %", "cut"], rows)
 
 
 def _pair(results: Results) -> str:
@@ -150,6 +150,8 @@ def _pair(results: Results) -> str:
 
 LAGS = (1, 50, 100, 800)
 LAGGED, MIDDLE = 200, 100
+SHORTER = {(200, 100): "see below"}
+"""A step and lag whose last rollouts a later policy sampled: the page says why."""
 LONG_LAGS = (400, 800)
 """Steps at which L = 800 is judged: up to the first one it is L = 400."""
 
@@ -162,7 +164,8 @@ def _lags(results: Results) -> str:
             oapl, grpo = f"oapl-lag{lag}", f"grpo-lag{lag}"
             if all(step in results.steps_of(arm) for arm in (oapl, grpo)):
                 means = [estimate(results.cells(arm, step)).shown() for arm in (oapl, grpo)]
-                rows.append([f"{step}", f"{lag}", *means, *_shown(against(results, oapl, grpo, step))])
+                shown = ", ".join([f"{lag}", *([SHORTER[step, lag]] if (step, lag) in SHORTER else [])])
+                rows.append([f"{step}", shown, *means, *_shown(against(results, oapl, grpo, step))])
     return table(["step", "L", "OAPL, %", "GRPO, %", "OAPL less GRPO", "each base"], rows)
 
 
@@ -202,11 +205,12 @@ def _slower(results: Results) -> str:
 
 def _crossing(results: Results, arm: str, column: str) -> dict[str, float | None]:
     """By base, of its first seed."""
-    return {
-        base: at_accuracy([cpu_s(row) for row in rows], ACCURACY, column)
-        for (base, seed), rows in sorted(results.curves(arm).items())
-        if seed == 0
-    }
+    curves = {base: rows for (base, seed), rows in sorted(results.curves(arm).items()) if seed == 0}
+    if column == "rollouts":
+        steps = {base: at_accuracy(rows, ACCURACY, "step") for base, rows in curves.items()}
+        settings = results.settings[arm]
+        return {base: None if step is None else sampled_by(settings, step) for base, step in steps.items()}
+    return {base: at_accuracy([cpu_s(row) for row in rows], ACCURACY, column) for base, rows in curves.items()}
 
 
 def compared(results: Results, column: str) -> str:
@@ -225,11 +229,15 @@ def _at_accuracy(results: Results, columns: dict[str, tuple[str, str]], arms: di
     rows = []
     for column, (name, form) in columns.items():
         for arm, label in arms.items():
-            found = [format(x, form) if x is not None else "never" for x in _crossing(results, arm, column).values()]
+            own = _crossing(results, arm, column)
             if column == "cpu_s" and results.devices(arm) - {"cpu"}:  # seconds of another machine
-                found = []
+                own = {}
+            found = [
+                f"{base.removeprefix('demo-seed')}: {'never' if x is None else format(x, form)}"
+                for base, x in own.items()
+            ]
             rows.append([name, label, ", ".join(found) or ("another machine" if results.curves(arm) else "not run")])
-    return table([f"at {ACCURACY:.0%} pass@1", "", "each base"], rows)
+    return table([f"at {ACCURACY:.0%} pass@1, T = 1", "", "each base"], rows)
 
 
 _PAIR = {"oapl-lag50": "OAPL, L = 50", "grpo-off1": "GRPO, off by one"}
@@ -422,7 +430,7 @@ def _asked_of_lags(results: Results) -> list[Asked]:
             for other, name in (("grpo-off1", "off by one"), ("grpo-lag50", "at L = 50"))
         ),
         *(
-            better("b", f"{name} at L = 100 against its L = 1, 200 steps", loses_by_lag(results, name.lower()))
+            better("b", f"{name} at L = 100 (see b) against its L = 1, 200 steps", loses_by_lag(results, name.lower()))
             for name in ("OAPL", "GRPO")
         ),
         *(

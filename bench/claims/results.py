@@ -1,6 +1,7 @@
 """Collected results of a bed, by arm: pass@k of each problem, curves, crossings. Reads what ``collect.py`` writes."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,8 @@ from bench.claims.bootstrap import Cells
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
 Row = Mapping[str, Any]
+FALL = 0.1
+"""pass@1 below an arm's best evaluation that counts as a fall."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,16 @@ class Results:
         return {base for base, _ in self.curves(arm)}
 
 
+def fell(now: float, best: float) -> bool:
+    """Whether pass@1 lies FALL or more below the best."""
+    return now <= best - FALL
+
+
+def collapsed(shares: Sequence[float]) -> bool:
+    """Whether an arm ends FALL or more below its best evaluation, or below its base, which is the first."""
+    return fell(shares[-1], max(shares)) or shares[-1] < shares[0]
+
+
 def share(row: Row) -> float:
     """pass@1 of an evaluation."""
     return float(sum(row["right"]) / (row["n"] * len(row["right"])))
@@ -110,6 +123,18 @@ def at_accuracy(rows: Sequence[Row], accuracy: float, column: str) -> float | No
             start, end = float(before[column]), float(after[column])
             return start + part * (end - start)
     return None
+
+
+def sampled_by(arm: Mapping[str, Any], step: float) -> float:
+    """Rollouts sampled until an optimiser step: those of the steps so far, or whole rounds if each is used again.
+
+    A round of several passes is sampled before its first step.
+    """
+    per_step = arm["groups_per_step"] * arm["group_size"]
+    if arm["epochs"] == 1:
+        return float(per_step * step)
+    rounds = math.ceil(step / (arm["interval"] * arm["epochs"]))
+    return float(rounds * arm["interval"] * per_step)
 
 
 def cpu_s(row: Row) -> Row:

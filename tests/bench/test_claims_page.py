@@ -9,7 +9,7 @@ import pytest
 
 from bench.claims.collect import collect
 from bench.claims.page import DATA, PAGE, against, page
-from bench.claims.results import Results, at_accuracy
+from bench.claims.results import Results, at_accuracy, collapsed, sampled_by
 from bench.claims.studies import STUDIES, arms
 
 
@@ -115,3 +115,18 @@ def test_a_crossing_is_the_first_and_between_evaluations() -> None:
     assert at_accuracy(rows, 0.5, "step") == 10
     assert at_accuracy(rows, 0.75, "rollouts") == 15 * 64
     assert at_accuracy(rows[:2], 0.75, "rollouts") is None
+
+
+def test_a_round_of_several_passes_is_sampled_before_its_first_step() -> None:
+    rounds = {"interval": 16, "epochs": 4, "groups_per_step": 8, "group_size": 8}
+    assert [sampled_by(rounds, step) for step in (0.5, 52.0, 64.0, 64.5)] == [1024, 1024, 1024, 2048]
+    assert sampled_by({**rounds, "epochs": 1}, 10.5) == 672
+    table = PAGE.read_text().partition("<!-- table cost -->")[2].partition("<!-- end -->")[0]
+    assert "| rollouts | OAPL, rounds of 1024 rollouts, 4 epochs | 0: 1,024, 1: 1,024, 2: 2,048 |" in table
+    assert "| rollouts | GRPO, 4 epochs | 0: 768, 1: 1,024, 2: 1,280 |" in table
+
+
+def test_an_arm_that_ends_just_ten_points_below_its_best_has_collapsed() -> None:
+    assert collapsed([0.3, 0.5, 0.4])
+    assert not collapsed([0.3, 0.5, 0.41])
+    assert collapsed([0.42, 0.5, 0.41]), "below its base"

@@ -363,3 +363,18 @@ def test_the_page_has_the_tables_of_its_data() -> None:
     text = page.PAGE.read_text()
     assert "<!-- table checkpoints -->" in text
     assert page.page(text) == text, "run python -m bench.claims.mixture.page"
+
+
+def test_a_question_that_a_base_without_its_gates_answers_is_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"scale": "gpu", "model": f"seed{seed}", "is_open": seed != 1} for seed in range(3)]
+    monkeypatch.setattr(page, "GATED", tmp_path / "gates.json")
+    page.GATED.write_text(json.dumps(rows))
+
+    def question(*seeds: int) -> str:
+        found = page._asked("1", "so?", {(f"mixture-gpu-seed{seed}", 0): [0.1, 0.2] for seed in seeds})
+        assert found
+        return found.question
+
+    assert [question(0, 2), question(0, 1), question(0, 3)] == ["so?", "trial: so?", "trial: so?"]

@@ -25,6 +25,7 @@ from bench.claims.mixture.gates import GATES, WHOLE, shown
 from bench.claims.mixture.measuring import TIERS as TIERS_OF_SETS
 from bench.claims.mixture.scales import FAMILIES
 from bench.claims.page import DATA, written
+from bench.claims.results import collapsed
 from bench.claims.verdicts import BASES, NOT_RUN, Asked, asked_table
 from oapl_core.evaluation.pass_at_k import pass_at_k
 
@@ -173,7 +174,7 @@ def arms() -> str:
         ends = [by_step[steps[-1]] for by_step in own]
         shares = [f"{100 * statistics.fmean(by_step[step]['right_share'] for by_step in own):.1f}" for step in steps]
         by_base = ", ".join(f"{100 * end['right_share']:.1f}" for end in ends)
-        fell = sum(map(is_collapsed, own))
+        fell = sum(collapsed([by_step[step]["right_share"] for step in sorted(by_step)]) for by_step in own)
         tokens, cut, nats = (statistics.fmean(end[name] for end in ends) for name in ("tokens", "cut_share", "entropy"))
         return [
             *shares,
@@ -195,12 +196,6 @@ def _error(ends: Sequence[Row]) -> str:
         statistics.fmean(own) for own in zip(*([n / end["n"] for n in end["right"]] for end in ends), strict=True)
     ]
     return f"{100 * statistics.stdev(of_each) / math.sqrt(len(of_each)):.1f}"
-
-
-def is_collapsed(by_step: Mapping[int, Row]) -> bool:
-    """Whether an arm of a base ends 10 points below its best evaluation, or below its base."""
-    shares: list[float] = [by_step[step]["right_share"] for step in sorted(by_step)]
-    return max(shares) - shares[-1] > 0.1 or shares[-1] < shares[0]
 
 
 def families() -> str:
@@ -236,10 +231,20 @@ def wide() -> str:
         own = asked_often()[arm].values()
         shares = [statistics.fmean(x for cell in often(arm, k).values() for x in cell) for k in KS]
         sharp = statistics.fmean(row["right_sharp"] / row["n_sharp"] for rows in own for row in rows)
-        different = statistics.fmean(sum(row["different"] for row in rows) for rows in own)
-        return [*(f"{100 * share:.1f}" for share in (*shares, sharp)), f"{different:.0f}"]
+        different = [
+            statistics.fmean(sum(row["different"] for row in rows if f"-{part}" in row["problem"]) for rows in own)
+            for part in ("", *FAMILIES)  # the first one is all of them
+        ]
+        return [*(f"{100 * share:.1f}" for share in (*shares, sharp)), *(f"{many:.0f}" for many in different)]
 
-    head = ["method", "L", *(f"pass@{k}" for k in KS), "pass@1, T = 0.6", "different correct answers"]
+    head = [
+        "method",
+        "L",
+        *(f"pass@{k}" for k in KS),
+        "pass@1, T = 0.6",
+        "different",
+        *(f"different, {one}" for one in FAMILIES),
+    ]
     return table(head, [["base", "", *row_of("base")], *_by_arm(row_of)])
 
 
@@ -286,10 +291,17 @@ def _lag(method: str) -> Cells:
     return paired(*(cells(f"{method}-lag{lag}") for lag in (min(studies.LAGS), max(studies.LAGS))))
 
 
+def met_gates() -> set[str]:
+    """Bases that meet every gate."""
+    return {f"mixture-{row['scale']}-{row['model']}" for row in json.loads(GATED.read_text()) if row["is_open"]}
+
+
 def _asked(number: str, question: str, difference: Cells) -> Asked | None:
     if not difference:
         return None
     found = estimate(difference)
+    if {base for base, _ in difference} - met_gates():
+        question = f"trial: {question}"
     said = "above 0" if above(found) else "below 0" if below(found) else "not decided"
     return Asked(number, question, said if len(found.by_start) >= BASES else NOT_RUN, found)
 

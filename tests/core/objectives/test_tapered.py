@@ -35,13 +35,15 @@ def advantage(objective: Method) -> Array:
     return found
 
 
-def loss_of(objective: Method) -> Callable[[Array], float]:
+def loss_of(
+    objective: Method, behavior: Array = BEHAVIOR, reward: Array = REWARD, arms: torch.Tensor = ARMS
+) -> Callable[[Array], float]:
     """The objective's loss by the policy, in expectation over b."""
-    advantage_S = objective.advantages(torch.from_numpy(REWARD)[ARMS], GROUP)
+    advantage_S = objective.advantages(torch.from_numpy(reward)[arms], GROUP)
     mask, sizes = torch.ones(10, 1, dtype=torch.bool), StepSizes(10, 1, 10)
 
     def cost(pi: Array) -> float:
-        log_w = torch.from_numpy(np.log(np.maximum(pi, 1e-300) / BEHAVIOR))[ARMS][:, None]
+        log_w = torch.from_numpy(np.log(np.maximum(pi, 1e-300) / behavior))[arms][:, None]
         return float(objective.loss(Inputs(log_w, mask, advantage_S, advantage_S, GROUP, sizes)).value)
 
     return cost
@@ -127,6 +129,52 @@ def test_with_two_temperatures_the_multiplier_is_divided_by_that_of_the_side() -
     temperature = np.where(w >= 1, 0.5, 1.5)
     assert set(temperature) == {0.5, 1.5}
     common(list(temperature * (advantage(objective) - temperature * np.log(w)) / w))
+
+
+def ends(settings: dict[str, object], behavior: list[float], reward: list[float]) -> tuple[Array, Array]:
+    """A and w of three answers at the end of the regression; b is in tenths."""
+    objective, b, r = OaplVariant.model_validate(settings), np.array(behavior), np.array(reward)
+    arms = torch.repeat_interleave(torch.arange(3), torch.from_numpy(np.round(10 * b)).long())
+    own = objective.advantages(torch.from_numpy(r)[arms], GROUP).numpy()
+    return np.array([own[arms == arm][0] for arm in range(3)]), lowest(loss_of(objective, b, r, arms)) / b
+
+
+def test_a_good_answer_that_ends_below_b_keeps_more_with_two_temperatures() -> None:
+    case = [0.3, 0.3, 0.4], [0.0, 0.7, 1.0]
+    small: dict[str, object] = {"regression_temperature": 1e-3}
+    a, kl = ends(small, *case)
+    two: dict[str, object] = {**small, "divergence": "asymmetric", "regression_temperature_below": 3e-3}
+    _, w = ends(two, *case)
+    assert [kl[1], w[1]] == pytest.approx([0.105, 0.319], abs=5e-3)
+    # what an anchor of so little temperature leaves of A, over w: one number, as the page says
+    common(list((a[1:] - 1e-3 * np.log(kl[1:])) / kl[1:]))
+    beta = np.array([3e-3, 1e-3])
+    common(list(beta / 1e-3 * (a[1:] - beta * np.log(w[1:])) / w[1:]))
+
+
+def test_a_bad_answer_that_is_better_than_kappa_ends_above_b_as_with_kl() -> None:
+    case = [0.3, 0.4, 0.3], [0.0, 0.999, 1.4906]
+    form: dict[str, object] = {"divergence": "tapered", "regression_temperature": 1.0}
+    a, w = ends(form, *case)
+    kappa = (a[2] - np.log(w[2])) / w[2]
+    assert kappa < a[1] < 0
+    assert w[1] > 1
+    assert np.log(w[1]) + kappa * w[1] == pytest.approx(a[1], abs=1e-3)
+    a, w = ends({**form, "value": "tapered"}, *case)
+    assert (w[a < 0] < 1).all(), "with the taper's V kappa is 0"
+
+
+@pytest.mark.parametrize("margin", [0.5, 1.0])
+def test_the_target_of_a_bad_answer_below_its_margin_is_the_pages(margin: float) -> None:
+    for beta in (0.1, 0.4, 2.0):  # |A| = 0.5: beyond 1 + m, between, above the taper
+        form = OaplVariant(divergence="tapered", regression_temperature=beta, taper_margin=margin)
+        below = np.exp(-margin) * (1 + margin - 0.5 / beta)
+        target = max(below, 0.0) if below < np.exp(-margin) else np.exp(-0.5 / beta)
+        if target == 0:
+            assert (pushes(form, [[-1.0], [-30.0]]) > 0).all()
+        else:
+            above, under = pushes(form, [[np.log(target) + 1e-3], [np.log(target) - 1e-3]])[:, 0]
+            assert above > 0 > under
 
 
 @pytest.mark.parametrize(("beta", "is_full"), [(1.0, False), (0.1, True)])
