@@ -373,8 +373,24 @@ def test_a_question_that_a_base_without_its_gates_answers_is_a_trial(
     page.GATED.write_text(json.dumps(rows))
 
     def question(*seeds: int) -> str:
-        found = page._asked("1", "so?", {(f"mixture-gpu-seed{seed}", 0): [0.1, 0.2] for seed in seeds})
+        found = page._asked("1", "so?", lambda: {(f"mixture-gpu-seed{seed}", 0): [0.1, 0.2] for seed in seeds})
         assert found
         return found.question
 
     assert [question(0, 2), question(0, 1), question(0, 3)] == ["so?", "trial: so?", "trial: so?"]
+
+
+def test_an_arm_that_diverged_is_told_in_its_row_and_leaves_its_questions_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = page.evaluated()
+    (base,) = known["grpo-lag50"]
+    cut = {step: row for step, row in known["grpo-lag50"][base].items() if step <= 200}
+    monkeypatch.setattr(page, "evaluated", lambda: {**known, "grpo-lag50": {base: cut}})
+    page.unfinished.cache_clear()
+    try:
+        (row,) = (line for line in page.arms().splitlines() if line.startswith("| GRPO | 50 |"))
+        assert row.split(" | ")[7:10] == ["diverged", "", "1 of 1"], row
+        asked = page._asked("4", "OAPL less GRPO", lambda: page._pair("oapl-lag50", "grpo-lag50"))
+        assert asked
+        assert (asked.verdict, asked.found) == (f"diverged on {base}", None)
+    finally:
+        page.unfinished.cache_clear()

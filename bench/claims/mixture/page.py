@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import polars as pl
 
 from bench.claims.bootstrap import Cells, estimate, paired
 from bench.claims.collect import collect
-from bench.claims.factorial_page import above, below
+from bench.claims.factorial_page import Diverged, above, below
 from bench.claims.mixture import studies
 from bench.claims.mixture.gates import GATES, WHOLE, shown
 from bench.claims.mixture.measuring import TIERS as TIERS_OF_SETS
@@ -166,21 +166,28 @@ def _by_arm(row_of: Callable[[str], list[str]]) -> list[list[str]]:
 
 
 def arms() -> str:
-    """Correct held-out answers on the way, and what the last ones are like: means over bases."""
+    """Correct held-out answers on the way, and what the last ones are like: means over bases that have them."""
     steps = sorted({step for arm in evaluated() if "-lag" in arm for own in evaluated()[arm].values() for step in own})
 
     def row_of(arm: str) -> list[str]:
-        own = list(evaluated()[arm].values())
+        every = evaluated()[arm]
+        own = [by_step for base, by_step in every.items() if base not in unfinished(arm)]
+        by_base = ", ".join(
+            "diverged" if base in unfinished(arm) else f"{100 * by_step[steps[-1]]['right_share']:.1f}"
+            for base, by_step in every.items()
+        )
+        if not own:
+            return [*[""] * len(steps), by_base, "", f"{len(every)} of {len(every)}", "", "", ""]
         ends = [by_step[steps[-1]] for by_step in own]
         shares = [f"{100 * statistics.fmean(by_step[step]['right_share'] for by_step in own):.1f}" for step in steps]
-        by_base = ", ".join(f"{100 * end['right_share']:.1f}" for end in ends)
         fell = sum(collapsed([by_step[step]["right_share"] for step in sorted(by_step)]) for by_step in own)
+        fell += len(unfinished(arm))
         tokens, cut, nats = (statistics.fmean(end[name] for end in ends) for name in ("tokens", "cut_share", "entropy"))
         return [
             *shares,
             by_base,
             _error(ends),
-            f"{fell} of {len(own)}",
+            f"{fell} of {len(every)}",
             f"{tokens:.0f}",
             f"{100 * cut:.0f}",
             f"{nats:.3f}",
@@ -188,6 +195,13 @@ def arms() -> str:
 
     head = ["method", "L", *(f"step {step}" for step in steps), "the last of each base", "standard error", "collapsed"]
     return table([*head, "tokens", "cut, %", "entropy"], _by_arm(row_of))
+
+
+@cache
+def unfinished(arm: str) -> list[str]:
+    """Bases on which an arm of a lag has no last evaluation, as it diverged."""
+    last = max(max(by_step) for name, own in evaluated().items() if "-lag" in name for by_step in own.values())
+    return [base for base, by_step in evaluated().get(arm, {}).items() if "-lag" in arm and max(by_step) < last]
 
 
 def _error(ends: Sequence[Row]) -> str:
@@ -255,7 +269,13 @@ def often(arm: str, k: int) -> Cells:
 
 
 def cells(arm: str, at: Literal["first", "last"] = "last") -> Cells:
-    """Share of correct answers to each held-out problem, by base."""
+    """Share of correct answers to each held-out problem, by base.
+
+    Raises:
+        Diverged: a base has no last answers.
+    """
+    if at == "last" and unfinished(arm):
+        raise Diverged(unfinished(arm))
     found = {}
     for base, by_step in evaluated().get(arm, {}).items():
         row = by_step[min(by_step) if at == "first" else max(by_step)]
@@ -266,22 +286,22 @@ def cells(arm: str, at: Literal["first", "last"] = "last") -> Cells:
 def questions() -> str:
     """Every question of the criteria that two arms or more of three bases can answer."""
     long, short = max(studies.LAGS), min(studies.LAGS)
-    asked = [_asked("1", f"{name}: L = {short} less L = {long}", _lag(method)) for method, name in NAMES.items()]
-    asked.append(_asked("1", "GRPO's difference less OAPL's", paired(_lag("grpo"), _lag("oapl"))))
+    asked = [
+        _asked("1", f"{name}: L = {short} less L = {long}", partial(_lag, method)) for method, name in NAMES.items()
+    ]
+    asked.append(_asked("1", "GRPO's difference less OAPL's", lambda: paired(_lag("grpo"), _lag("oapl"))))
     for lag in sorted(studies.LAGS, reverse=True):
         where = f"L = {lag}"
         for method, name in NAMES.items():
             arm = f"{method}-lag{lag}"
-            asked.append(
-                _asked("2", f"{name}, {where}: the end less its base", paired(cells(arm), cells(arm, "first")))
-            )
+            asked.append(_asked("2", f"{name}, {where}: the end less its base", partial(_end_less_base, arm)))
             asked += [
-                _asked("3", f"{name}, {where}: pass@{k} less its base's", paired(often(arm, k), often("base", k)))
+                _asked("3", f"{name}, {where}: pass@{k} less its base's", partial(_often_less_base, arm, k))
                 for k in (KS[0], KS[-1])
             ]
         for one, other in COMPARED:
-            pair = paired(*(cells(f"{method}-lag{lag}") for method in (one, other)))
-            asked.append(_asked("4", f"{NAMES[one]} less {NAMES[other]}, {where}", pair))
+            arms_of_pair = (f"{method}-lag{lag}" for method in (one, other))
+            asked.append(_asked("4", f"{NAMES[one]} less {NAMES[other]}, {where}", partial(_pair, *arms_of_pair)))
     found = [one for one in asked if one]
     is_decidable = any(one.verdict != NOT_RUN for one in found)
     return asked_table(found) if is_decidable else "**No arm was run on three bases yet.**"
@@ -291,12 +311,30 @@ def _lag(method: str) -> Cells:
     return paired(*(cells(f"{method}-lag{lag}") for lag in (min(studies.LAGS), max(studies.LAGS))))
 
 
+def _end_less_base(arm: str) -> Cells:
+    return paired(cells(arm), cells(arm, "first"))
+
+
+def _often_less_base(arm: str, k: int) -> Cells:
+    if unfinished(arm):
+        raise Diverged(unfinished(arm))
+    return paired(often(arm, k), often("base", k))
+
+
+def _pair(one: str, other: str) -> Cells:
+    return paired(cells(one), cells(other))
+
+
 def met_gates() -> set[str]:
     """Bases that meet every gate."""
     return {f"mixture-{row['scale']}-{row['model']}" for row in json.loads(GATED.read_text()) if row["is_open"]}
 
 
-def _asked(number: str, question: str, difference: Cells) -> Asked | None:
+def _asked(number: str, question: str, difference_of: Callable[[], Cells]) -> Asked | None:
+    try:
+        difference = difference_of()
+    except Diverged as diverged:
+        return Asked(number, question, str(diverged), instead="none")
     if not difference:
         return None
     found = estimate(difference)
