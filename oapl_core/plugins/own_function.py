@@ -23,6 +23,12 @@ def search_path() -> list[str]:
 
 def source_hash(function: str) -> str | None:
     """SHA-256 of the file of its module; None if there is none. What that imports is not looked at."""
+    source = source_of(function)
+    return sha256_of(source) if source else None
+
+
+def source_of(function: str) -> Path | None:
+    """Find the file of its module without running anything; None if there is none."""
     # find_spec of a dotted name would import its packages; part by part nothing runs
     path: list[str] | None = search_path()
     spec = None
@@ -32,4 +38,4 @@ def source_hash(function: str) -> str | None:
         if spec is None:
             return None
         path = list(spec.submodule_search_locations or ())
-    return sha256_of(Path(spec.origin)) if spec and spec.has_location and spec.origin else None
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None

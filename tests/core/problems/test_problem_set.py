@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from oapl_core.checkers import checker
 from oapl_core.errors import DataError
 from oapl_core.problems.problem_set import read_problem_set
 
@@ -140,11 +142,12 @@ def test_a_broken_assert_problem_is_named(tmp_path: Path, change: dict[str, Any]
     ("checker", "expected"),
     [
         ("any_lines", "there is no checker 'any_lines'; known are unordered_lines, "),
-        ("no_such_module:judge", "cannot be imported"),
-        ("json:no_such_function", "cannot be imported"),
-        ("json:__doc__", "does not take (test_input, expected, printed)"),
-        ("os:system", "does not take (test_input, expected, printed)"),
-        ("builtins:chr", "does not take (test_input, expected, printed)"),
+        ("no_such_module:judge", "there is no such module"),
+        ("builtins:chr", "there is no such module"),
+        (f"{__name__}:no_such_function", "cannot be imported"),
+        (f"{__name__}:two_texts", "does not take (test_input, expected, printed)"),
+        (f"{__name__}:unmarked", "is not marked, and a row may be somebody else's"),
+        ("os:execl", "is not marked, and a row may be somebody else's"),
         ("antigravity:::", "there is no checker"),
         (7, "`checker` must be a text or null"),
     ],
@@ -153,10 +156,33 @@ def test_a_checker_that_cannot_be_used_is_named(tmp_path: Path, checker: Any, ex
     assert expected in complaint(write(tmp_path / "a.jsonl", {**STDIN, "checker": checker}))
 
 
+@checker  # type: ignore[arg-type]
+def two_texts(expected: str, printed: str) -> bool:
+    raise AssertionError("a checker that is only named is not called")
+
+
+def unmarked(test_input: str, expected: str, printed: str) -> bool:
+    raise AssertionError("code that a row may not name is not called")
+
+
+@checker
+def marked(test_input: str, expected: str, printed: str) -> bool:
+    return printed == expected
+
+
 def test_a_checker_by_name_or_path_is_kept(tmp_path: Path) -> None:
-    rows = [{**STDIN, "checker": "any_line"}, {**FUNCTION, "checker": "oapl_core.checkers:any_line"}]
+    named = ["any_line", "oapl_core.checkers:any_line", f"{__name__}:marked"]
+    rows = [{**STDIN, "problem_id": name, "checker": name} for name in named]
     found = read_problem_set(write(tmp_path / "a.jsonl", *rows), "train")
-    assert [row["checker"] for row in found] == ["any_line", "oapl_core.checkers:any_line"]
+    assert [row["checker"] for row in found] == named
+
+
+def test_a_module_that_has_no_checker_is_not_even_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "somebody_s.py").write_text("raise AssertionError('it ran')\ndef f(a, b, c): return True\n")
+    monkeypatch.chdir(tmp_path)
+    message = complaint(write(tmp_path / "a.jsonl", {**STDIN, "checker": "somebody_s:f"}))
+    assert "somebody_s:f is not marked" in message
+    assert "somebody_s" not in sys.modules
 
 
 def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from oapl_core.checkers import checker
 from oapl_core.sandbox import Limits
 from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.settings.verifier import VerifierConfig
@@ -97,11 +98,13 @@ def test_a_checker_takes_the_comparisons_place(sandbox: Sandbox) -> None:
     assert grade(sandbox, "print(input())", {**problem, "checker": None}).outcome is Outcome.WRONG_ANSWER
 
 
+@checker
 def is_a_divisor(test_input: str, expected: str, returned: str) -> bool:
     (number,) = eval(test_input)
     return returned.isdigit() and number % int(returned) == 0
 
 
+@checker
 def breaks(test_input: str, expected: str, returned: str) -> bool:
     raise RuntimeError("the checker broke")
 

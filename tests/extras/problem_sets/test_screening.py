@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from oapl_core.checkers import checker
 from oapl_core.errors import DataError
 from oapl_core.problems.answers import likeness
 from oapl_core.problems.run_problems import problem_sets
@@ -36,11 +37,13 @@ def maths(name: str, answer: str) -> dict[str, Any]:
     return {"problem_id": name, "kind": "math", "statement": f"What is {name}?", "structure": "s", "answer": answer}
 
 
+@checker
 def anything(test_input: str, expected: str, printed: str) -> bool:
     """A checker that forgot to check."""
     return True
 
 
+@checker
 def sure(test_input: str, expected: str, printed: str) -> bool:
     """A checker that reads a number wherever it looks."""
     return int(printed) == int(expected)
