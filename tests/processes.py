@@ -19,7 +19,7 @@ def started(command: Sequence[object], **options: Any) -> Iterator["subprocess.P
         kill(process)
 
 
-def kill(process: "subprocess.Popen[Any]") -> None:
+def kill(process: "subprocess.Popen[Any] | psutil.Popen") -> None:
     """Kill a process, if it lives, with all below it; close its pipes."""
     below: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
