@@ -57,7 +57,7 @@ def test_a_trainer_that_fails_is_left_out_with_a_reason_and_ours_ends_the_compar
     failed: subprocess.CompletedProcess[str] = subprocess.CompletedProcess([], code, "", errors)
     monkeypatch.setattr(trainer, "write_model", lambda *_, **__: None)
     monkeypatch.setattr(trainer, "make_rollouts", lambda *_: [])
-    monkeypatch.setattr(trainer.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     options = Namespace(threads=1, rounds=1, steps=1, authors=None, site=None, trl=None, budget=8)
     trainer.compare(["hf8"], tmp_path, options)
     assert capsys.readouterr().out == f"hf8: left out: {said}\n"
