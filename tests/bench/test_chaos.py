@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from bench.chaos.compare import differences
-from bench.chaos.family import Family
+from bench.chaos.family import MARK, Family
 from bench.chaos.page import DATA, PAGE, hit_nothing, page, tables
-from bench.chaos.trial import FAULTS, Trial
-from bench.chaos.world import VARIANTS, Control, World, built_faults, prefect_server, signal_to
+from bench.chaos.trial import FAULTS, Trial, _kill_one, _targets
+from bench.chaos.world import ROOT, VARIANTS, Control, Started, World, built_faults, prefect_server, signal_to
 from oapl_core.run_folder.run import Run
+from tests.core.verdicts.test_verify import SLOW, made_run
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 SIZES = Sizes(train=6, validation=3, heldout=3, group=2, samples=2, epochs=(1, 2))
@@ -127,6 +129,19 @@ def test_a_process_without_the_mark_is_known_by_its_parent_also_when_that_is_gon
         (orphan,) = family.living()
         assert orphan != parent.pid
         assert signal_to(orphan, signal.SIGKILL)
+
+
+def test_a_worker_of_the_verifier_is_found_and_killed_and_when_all_is_over_nothing_was_hit(tmp_path: Path) -> None:
+    run, one = made_run(tmp_path / "run", parts=4, right=SLOW), trial(tmp_path, 0, "share", "plain")
+    command = [sys.executable, "-m", "oapl_core.verdicts.verify", str(run.root), "--round", "0"]
+    environment = {**os.environ, MARK: str(one.world.folder), "PYTHONPATH": str(ROOT)}
+    with Started(command, environment, tmp_path / "output", one.world.family) as started:
+        _kill_one(one, started, lambda: _targets(one, started).get("verifier", []))
+        assert not one.outcome.hit_nothing and one.outcome.what.startswith("; one of ")
+        assert started.wait(120).code == 0, started.output
+        _kill_one(one, started, lambda: _targets(one, started).get("verifier", []))
+    assert one.outcome.hit_nothing and one.outcome.what.endswith("; none was there")
+    assert one.world.leftovers() == []
 
 
 def test_no_trial_is_made_where_faults_cannot_be_or_no_server_answers(
