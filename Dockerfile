@@ -1,5 +1,5 @@
 # One image for server, workers and jobs: the checkout at /oapl with its locked environment, run by the user `oapl` (1000).
-#   docker build -t oapl .                             NVIDIA GPUs (driver 580 or newer on the host)
+#   docker build -t oapl:cuda .                        NVIDIA GPUs (driver 580 or newer on the host)
 #   docker build --build-arg LOCK=cpu -t oapl:cpu .    machines without
 # A mounted folder must be writable for user 1000, or start the container with --user and a folder of that user.
 FROM python:3.11-slim-bookworm
@@ -26,11 +26,11 @@ RUN mkdir -p deployments flows tasks oapl_core oapl_extras \
 COPY . .
 
 # Code and environment belong to root, so that no run changes them; bytecode is written now, since the user cannot later.
-# Runs and base models outlive containers: mount something that every worker sees.
+# Runs, base models and the cards of evaluations outlive containers: mount something that every worker sees.
 RUN python -m compileall -q deployments flows tasks oapl_core oapl_extras \
-    && mkdir -p data/runs data/cache data/prefect models \
+    && mkdir -p data/runs data/cache data/evaluations data/prefect models \
     && chown -R oapl: data models
-VOLUME ["/oapl/data/runs", "/oapl/data/cache"]
+VOLUME ["/oapl/data/runs", "/oapl/data/cache", "/oapl/data/evaluations"]
 USER oapl
 ENTRYPOINT ["tini", "-g", "--"]
 CMD ["prefect", "worker", "start", "--pool", "oapl"]

@@ -198,6 +198,8 @@ def main() -> None:
         sys.path.insert(0, str(options.code.resolve()))
         print(json.dumps(counted(options.only)))
         return
+    if not (options.before or options.only):
+        parser.error("--before FOLDER: the pages have a column of it; without, say --only WORDS, which writes nothing")
     after = counted(options.only)
     before = _other(options.before, options.only) if options.before else after
     if options.only:

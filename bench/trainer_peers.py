@@ -66,6 +66,11 @@ def _padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": seen, "behavior": behavior, "response": response}
 
 
+def scratch(model_dir: Path) -> str:
+    """A new folder beside the model's, which goes when the comparison's folder goes."""
+    return tempfile.mkdtemp(dir=model_dir.parent)
+
+
 def hugging_face(model_dir: Path, rows: list[dict[str, Any]], micro_batch: int, rate: float) -> Step:
     """The loop that people write on transformers.Trainer: whole logits, a mask, padding to the longest of 8."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -93,7 +98,7 @@ def hugging_face(model_dir: Path, rows: list[dict[str, Any]], micro_batch: int, 
 
     yielding: list[int] = []
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
+        output_dir=scratch(model_dir),
         per_device_train_batch_size=micro_batch,
         max_steps=1,
         use_cpu=True,
@@ -130,9 +135,9 @@ def trl(model_dir: Path, rows: list[dict[str, Any]], micro_batch: int, rate: flo
 
     from tests.tiny_model import write_tiny_model
 
-    tokenizer = AutoTokenizer.from_pretrained(write_tiny_model(Path(tempfile.mkdtemp())))
+    tokenizer = AutoTokenizer.from_pretrained(write_tiny_model(Path(scratch(model_dir))))
     arguments = GRPOConfig(
-        output_dir=tempfile.mkdtemp(),
+        output_dir=scratch(model_dir),
         per_device_train_batch_size=micro_batch,
         num_generations=micro_batch,
         use_cpu=True,

@@ -19,4 +19,6 @@ set -u
 trap 'scancel --signal=USR1 "$SLURM_JOB_ID.0"; sleep 120; scontrol requeue "$SLURM_JOB_ID"' USR1
 # with training.launcher = "srun" this one process starts the ranks on all nodes of the job, so it must not take their cores
 srun --nodes=1 --ntasks=1 --overlap --cpus-per-task="$SLURM_CPUS_PER_TASK" .venv/bin/oapl run "$@" &
-wait
+run=$!
+wait "$run" # without a name it returns 0, and a failed run would end as a completed job
+exit $?

@@ -67,21 +67,34 @@ write_stamp() {
     mv "$stamps/$1.new" "$stamps/$1"
 }
 
-as_root() { # runs $@ where we may, else says what to type
+listed=
+apt_install() { # installs packages $@ where we may, else says what to type
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
-        say "$*"
-        "$@" >/dev/null || fail "\`$*\` failed"
+        # Images come without lists of packages. One list that cannot be read is no reason to stop: the others may do.
+        [[ -n $listed ]] || { say "apt-get update"; apt-get update >/dev/null || true; listed=yes; }
+        say "apt-get install -y $*"
+        apt-get install -y "$@" >/dev/null || fail "\`apt-get install -y $*\` failed"
     else
-        fail "something is missing on this machine; run: sudo $*"
+        fail "something is missing on this machine; run: sudo apt-get install -y $*"
     fi
+}
+
+minor_version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+
+has_headers() { # of Python, which a distribution may pack apart
+    "$1" -c 'from os.path import isfile; from sysconfig import get_path; exit(not isfile(get_path("include") + "/Python.h"))'
 }
 
 # vLLM's CPU engine links against two libraries that a minimal Debian leaves out; on GPUs Triton compiles its launchers.
 # On a CPU nothing is compiled.
 check_libraries() {
     "$1" -c 'import ctypes; ctypes.CDLL("libnuma.so.1"); ctypes.CDLL("libstdc++.so.6")' 2>/dev/null ||
-        as_root apt-get install -y libnuma1 libstdc++6
-    if [[ $lock == cuda ]] && ! command -v gcc >/dev/null; then as_root apt-get install -y gcc libc6-dev python3-dev; fi
+        apt_install libnuma1 libstdc++6
+    [[ $lock == cuda ]] || return 0
+    local missing=()
+    command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+    has_headers "$1" || missing+=("python$(minor_version "$1")-dev")
+    (( ${#missing[@]} == 0 )) || apt_install "${missing[@]}"
 }
 
 # A wheel named 2.13.0+cpu satisfies torch==2.13.0, so the wrong build would be noticed after ten gigabytes.
@@ -115,7 +128,7 @@ make_venv() {
         "$python" -m venv --without-pip "$venv"
         "$python" -m pip --python "$venv/bin/python" install --quiet --disable-pip-version-check "$uv_pin" || failed_install
     else
-        as_root apt-get install -y "python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
+        apt_install "python$(minor_version "$python")-venv"
         "$python" -m venv "$venv"
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$uv_pin" || failed_install
     fi

@@ -3,7 +3,7 @@
 One fault a trial, drawn from the trial's number (``trial.py``), on one of four variants of a small experiment
 (``experiment.toml``, ``world.py``). Each trial is a line of DIR/trials.jsonl; a trial that has one is not repeated, so
 a stopped harness resumes. ``--collect DIR ...`` copies the lines to docs/benchmarks/data/chaos.jsonl; ``--page`` makes
-the tables of docs/benchmarks/chaos.md from those. Exit code 1 if a trial did not hold.
+the tables of docs/benchmarks/chaos.md from those. Exit code 1 if a trial came out wrong.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.chaos.page import DATA, PAGE, page
+from bench.chaos.page import DATA, PAGE, hit_nothing, page
 from bench.chaos.trial import Trial
 from bench.chaos.world import ROOT, VARIANTS, World, built_faults, prefect_server
 
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def attempt(to: Path, first: int, trials: int, only: list[str]) -> int:
-    """Carry out the trials that have no line yet; returns how many of all did not hold."""
+    """Carry out the trials that have no line yet; returns how many of all came out wrong."""
     to = to.resolve()
     to.mkdir(parents=True, exist_ok=True)
     results, faults, commit = to / "trials.jsonl", built_faults(to), commit_of()
@@ -60,7 +60,9 @@ def attempt(to: Path, first: int, trials: int, only: list[str]) -> int:
 
 def _say(line: dict[str, Any], done: int, total: int, each_s: float) -> None:
     left = (total - done) * each_s / 60
-    verdict = "held" if not line["wrong"] else "FAILED: " + "; ".join(line["wrong"])
+    verdict = "FAILED: " + "; ".join(line["wrong"]) if line["wrong"] else "held"
+    if hit_nothing(line):
+        verdict += ", but nothing was hit"
     what = f"{line['fault']} on {line['variant']}: {line['what']}"
     print(f"{done}/{total} trials, {left:.0f} min left | {line['trial']} {what} | {verdict}", flush=True)
 

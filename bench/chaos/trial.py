@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.chaos.compare import differences
-from bench.chaos.world import ROOT, VARIANTS, Control, Ended, Started, World, marked, processes, signal_to
+from bench.chaos.world import ROOT, VARIANTS, Control, Ended, Started, World, signal_to
 from oapl_core.planning.plan import Step, steps
 from oapl_core.run_folder.checking import findings
 from oapl_core.run_folder.run import Run
@@ -26,6 +26,10 @@ _OTHER_SERVER = 0.6
 """Share of the trials whose runs use a Prefect server that was there before; the others start one of their own."""
 _MOST_STARTS = 4
 """Times that the same command is given after the fault."""
+_APPEARS_S = 60.0
+"""Seconds that are waited, after the moment of the fault, for a process that is to be killed."""
+_VERIFIERS = ("oapl_core.sandbox.fork_server", "oapl_core.verdicts.workers.")
+"""What command lines of the verifier's processes have."""
 _ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EROFS": errno.EROFS}
 
 
@@ -45,7 +49,9 @@ class Outcome:
     refusals: list[str] = field(default_factory=list)
     """Lines with which commands refused or failed."""
     wrong: list[str] = field(default_factory=list)
-    """Everything that should not have happened; empty: the trial held."""
+    """Everything that should not have happened; empty, and something was hit: the trial held."""
+    hit_nothing: bool = False
+    """Whether there was nothing to hurt: the command had ended, or no such process or file was there."""
     seconds: float = 0.0
 
     @property
@@ -149,11 +155,15 @@ class Trial:
         return ["run", str(self.world.run_dir), how, step.word, *number]
 
     def moment(self, started: Started, step: Step) -> None:
-        """Wait for a random moment of ``step``: from its start to a little past its usual end."""
+        """Wait for a random moment of ``step``: from its start to a little past its usual end.
+
+        Notes that nothing is hit if the command is over by then: it was refused, or ended sooner than usual.
+        """
         started.wait_until(lambda: f"{step.title}: starting" in started.output, 120)
         seconds = self.draw.uniform(0, 1.1 * self.world.seconds.get(step.label, 5.0))
         self.outcome.what += f"{step.title} + {seconds:.1f} s"
         started.sleep(seconds)
+        self.outcome.hit_nothing = started.is_over
 
     def file(self, below: Path, accepted: Callable[[Path], bool] = lambda _: True) -> Path | None:
         """A random file, each kind of file as likely as any other; None if there is none."""
@@ -186,7 +196,7 @@ class Trial:
 def _targets(trial: Trial, started: Started) -> dict[str, list[int]]:
     """Processes of a running command, by what they are."""
     found: dict[str, list[int]] = {"oapl": [started.process.pid]}
-    for process, line in marked(str(trial.world.folder)).items():
+    for process, line in trial.world.family.living().items():
         if process == started.process.pid:
             continue
         kind = "other descendant"
@@ -194,6 +204,8 @@ def _targets(trial: Trial, started: Started) -> dict[str, list[int]]:
             kind = "guard"
         elif "prefect" in line or "uvicorn" in line:
             kind = "Prefect server"
+        elif any(name in line for name in _VERIFIERS):
+            kind = "verifier"
         elif "-m oapl_core." in line:
             kind = "stage"
         found.setdefault(kind, []).append(process)
@@ -210,7 +222,7 @@ def _hurt_signal(trial: Trial, _run: Run) -> Iterator[Ended]:
         process = trial.draw.choice(targets[kind])
         name = trial.draw.choice(["SIGKILL", "SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP"])
         trial.outcome.what += f"; {name} to {kind}"
-        signal_to(process, signal.Signals[name])
+        trial.outcome.hit_nothing = not signal_to(process, signal.Signals[name])
         if name == "SIGSTOP":
             started.sleep(trial.draw.uniform(2, 15))
             signal_to(process, signal.SIGCONT)
@@ -222,7 +234,7 @@ def _hurt_power_cut(trial: Trial, _run: Run) -> Iterator[Ended]:
     step = trial.step()
     with trial.world.start(trial.redo(step)) as started:
         trial.moment(started, step)
-        for process in marked(str(trial.world.folder)):
+        for process in trial.world.family.living():
             signal_to(process, signal.SIGKILL)
         yield started.wait(60)
 
@@ -230,14 +242,15 @@ def _hurt_power_cut(trial: Trial, _run: Run) -> Iterator[Ended]:
 def _hurt_interrupts(trial: Trial, _run: Run) -> Iterator[Ended]:
     """Ctrl-C at two to four random moments, each time followed by the same command."""
     step = trial.step("rollouts.generate", "training.train", "evaluation.evaluate")
-    arguments = trial.redo(step)
+    arguments, hit = trial.redo(step), list[bool]()
     for _ in range(trial.draw.randint(2, 4)):
         with trial.world.start(arguments) as started:
             trial.moment(started, step)
-            signal_to(started.process.pid, signal.SIGINT)
+            hit.append(signal_to(started.process.pid, signal.SIGINT))
             yield started.wait(120)
         trial.outcome.what += ", "
         arguments = trial.world.command
+    trial.outcome.hit_nothing = not any(hit)
 
 
 def _hurt_disk(trial: Trial, _run: Run) -> Iterator[Ended]:
@@ -295,6 +308,7 @@ def _hurt_file_while_running(trial: Trial, run: Run) -> Iterator[Ended]:
         path = trial.file(run.root, lambda p: not {"logs", "superseded"} & set(p.relative_to(run.root).parts))
         if path:
             trial.damage(path)
+        trial.outcome.hit_nothing = path is None
         yield started.wait(420)
     if "rot " in trial.outcome.what:
         trial.world.leftovers()
@@ -349,7 +363,7 @@ def _hurt_state(trial: Trial, run: Run) -> Iterator[Ended]:
         yield started.wait(120)
     trial.world.leftovers()
     path = trial.file(states) if states.exists() else None
-    trial.outcome.what = step.title
+    trial.outcome.what, trial.outcome.hit_nothing = step.title, path is None
     if path:
         trial.damage(path)
 
@@ -398,20 +412,16 @@ def _hurt_rank(trial: Trial, _run: Run) -> Iterator[Ended]:
     step = trial.step("training.train", "rollouts.generate")
     with trial.world.start(trial.redo(step)) as started:
         trial.moment(started, step)
-        if ranks := [process for process in processes() if _is_rank(trial, process)]:
-            signal_to(trial.draw.choice(ranks), signal.SIGKILL)
-            trial.outcome.what += f"; one of {len(ranks)}"
+        _kill_one(trial, started, lambda: [p for p, line in trial.world.family.living().items() if _is_rank(p, line)])
         yield started.wait(420)
 
 
-def _is_rank(trial: Trial, process: int) -> bool:
+def _is_rank(process: int, line: str) -> bool:
     try:
         variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-        line = Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
         return False
-    is_ours = f"OAPL_CHAOS={trial.world.folder}".encode() in variables
-    return is_ours and (any(name.startswith(b"RANK=") for name in variables) or b"--replica" in line)
+    return "--replica" in line or any(name.startswith(b"RANK=") for name in variables)
 
 
 def _hurt_share(trial: Trial, _run: Run) -> Iterator[Ended]:
@@ -419,11 +429,16 @@ def _hurt_share(trial: Trial, _run: Run) -> Iterator[Ended]:
     step = trial.step("verdicts.verify", "evaluation.evaluate")
     with trial.world.start(trial.redo(step)) as started:
         trial.moment(started, step)
-        workers = _targets(trial, started).get("other descendant", []) + _targets(trial, started).get("stage", [])[1:]
-        if workers:
-            signal_to(trial.draw.choice(workers), signal.SIGKILL)
-            trial.outcome.what += f"; one of {len(workers)} workers"
+        _kill_one(trial, started, lambda: _targets(trial, started).get("verifier", []))
         yield started.wait(420)
+
+
+def _kill_one(trial: Trial, started: Started, found: Callable[[], list[int]]) -> None:
+    """Kill one of these processes as soon as there are any; notes how many there were, or that nothing was hit."""
+    started.wait_until(lambda: bool(found()), _APPEARS_S)
+    there = found()
+    trial.outcome.hit_nothing = not (there and signal_to(trial.draw.choice(there), signal.SIGKILL))
+    trial.outcome.what += f"; one of {len(there)}" if there else "; none was there"
 
 
 def _hurt_store(trial: Trial, _run: Run) -> Iterator[Ended]:
@@ -438,8 +453,10 @@ def _hurt_store(trial: Trial, _run: Run) -> Iterator[Ended]:
             control.set(errno.EIO, trial.draw.choice([100, 20]))
         elif how == "a deleted folder":
             shutil.rmtree(trial.draw.choice(sorted(p for p in mirror.rglob("*") if p.is_dir())), ignore_errors=True)
+            trial.outcome.hit_nothing = False
         elif path := trial.file(mirror):
             trial.damage(path)
+            trial.outcome.hit_nothing = False
         started.sleep(trial.draw.uniform(1, 8))
         control.set()
         yield started.wait(420)

@@ -21,14 +21,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from bench.chaos.family import MARK, Family
 from oapl_core.run_folder.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = ROOT / "bench" / "chaos" / "experiment.toml"
-MARK = "OAPL_CHAOS"
-"""Variable of the environment by which processes of a trial are found, wherever they moved."""
 LIMIT_S = 420.0
 """A command that has not ended by then hangs."""
+SERVER_START_S = 120.0
+"""Seconds that Prefect's server may take to start."""
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": (),
     "pipeline": ("pipeline={}",),
@@ -75,9 +76,11 @@ def last_line(text: str) -> str:
 class World:
     """One variant's run below ``folder`` and what hurts it."""
 
-    def __init__(self, folder: Path, variant: str, faults: Path | None, server: str | None = None) -> None:
-        """``faults`` makes calls fail, None where it could not be built; ``server`` is the URL of Prefect's."""
+    def __init__(self, folder: Path, variant: str, faults: Path, server: str | None = None) -> None:
+        """``faults`` makes calls fail (``built_faults``); ``server`` is the URL of Prefect's."""
         self.folder, self.variant = folder / variant, variant
+        self.family = Family(str(self.folder))
+        """Processes of the trial."""
         self._faults, self._server = faults, server
         self.uses_server = False
         """Whether runs use ``server``."""
@@ -135,7 +138,7 @@ class World:
         found = os.environ | {MARK: str(self.folder), "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)}
         if self._server and self.uses_server:
             found["PREFECT_API_URL"] = self._server
-        if below and self._faults:
+        if below:
             Control(self.folder / "control").set()
             found |= {"LD_PRELOAD": str(self._faults), "CHAOS_BELOW": str(below)}
             found["CHAOS_CONTROL"] = str(self.folder / "control")
@@ -146,7 +149,7 @@ class World:
     ) -> "Started":
         """Start `oapl`; ``limits`` are words of util-linux's prlimit."""
         command = [*limits, sys.executable, "-m", "deployments.cli", *arguments]
-        return Started(command, self.environment(below), self.folder / output)
+        return Started(command, self.environment(below), self.folder / output, self.family)
 
     def oapl(self, arguments: Sequence[str], limit_s: float = LIMIT_S) -> Ended:
         """Run `oapl` to its end."""
@@ -161,7 +164,7 @@ class World:
     def leftovers(self, grace_s: float = 10.0) -> list[str]:
         """Command lines of processes that a trial left; ends them."""
         deadline = time.monotonic() + grace_s
-        while (found := marked(str(self.folder))) and time.monotonic() < deadline:
+        while (found := self.family.living()) and time.monotonic() < deadline:
             time.sleep(0.25)
         for process in found:
             signal_to(process, signal.SIGKILL)
@@ -174,7 +177,7 @@ def prefect_server(folder: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    home = folder / "prefect"
+    url, home = f"http://127.0.0.1:{port}/api", folder / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     database = f"sqlite+aiosqlite:///file:{home}/prefect.db?uri=true&one=:memory:"  # as `make server` says
     environment = os.environ | {"PREFECT_HOME": str(home), "PREFECT_API_DATABASE_CONNECTION_URL": database}
@@ -182,20 +185,29 @@ def prefect_server(folder: Path) -> Iterator[str]:
     with (home / "log").open("wb") as log:
         server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
-            while True:
-                with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5.0):
-                    break
-                time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}/api"
+            _wait_for_answer(server, f"{url}/health", home / "log")
+            yield url
         finally:
             server.terminate()
             server.wait()
 
 
+def _wait_for_answer(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    """Wait until ``server`` answers; ends the harness with a line if it died or says nothing for two minutes."""
+    deadline = time.monotonic() + SERVER_START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5.0):
+            return
+        time.sleep(0.2)
+    how = "does not answer" if server.poll() is None else f"ended with code {server.poll()}"
+    raise SystemExit(f"Prefect's server {how}; see {log}")
+
+
 class Started:
     """A command in a session of its own; leaving the context ends it if it still runs."""
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], output: Path) -> None:
+    def __init__(self, command: Sequence[str], environment: dict[str, str], output: Path, family: Family) -> None:
+        """``family`` gets to know every process that descends from it."""
         self._began, self._output = time.monotonic(), output
         self._file = output.open("wb")
         self.process = subprocess.Popen(
@@ -207,15 +219,23 @@ class Started:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        self._watched = family.watched(self.process.pid)
 
     def __enter__(self) -> "Started":
+        self._watched.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        self._watched.__exit__(None, None, None)
         self._file.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, so that nothing can hurt it any more."""
+        return self.process.poll() is not None
 
     @property
     def output(self) -> str:
@@ -262,43 +282,25 @@ class Control:
             mapped[:8] = struct.pack("q", error)
 
 
-def built_faults(folder: Path) -> Path | None:
-    """The library that makes calls fail, compiled; None without a compiler."""
+def built_faults(folder: Path) -> Path:
+    """The library that makes calls fail, compiled; ends the harness with a line where there is no compiler."""
     target = folder / "faults.so"
     source = ROOT / "bench" / "chaos" / "faults.c"
-    if shutil.which("gcc") is None:
-        return None
+    if shutil.which("gcc") is None:  # without it disks and clocks would stay well, and their trials would hold
+        raise SystemExit("gcc is missing: it makes the library by which disks fail and clocks jump")
     command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(target), str(source), "-ldl"]
     subprocess.run(command, check=True, capture_output=True)
     ctypes.CDLL(str(target))
     return target
 
 
-def marked(mark: str) -> dict[int, str]:
-    """Living processes of a trial: their command lines by process id."""
-    found, wanted = dict[int, str](), f"{MARK}={mark}".encode()
-    for process in processes():
-        try:
-            if wanted in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-                state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-                if state != "Z":
-                    found[process] = Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except (OSError, ProcessLookupError):
-            continue
-    return found
-
-
-def processes() -> Iterator[int]:
-    """Ids of all processes."""
-    yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def signal_to(process: int, number: int) -> None:
-    """Send a signal to a process that may be gone."""
+def signal_to(process: int, number: int) -> bool:
+    """Send a signal to a process that may be gone; whether it was there."""
     try:
         os.kill(process, number)
     except ProcessLookupError:
-        return
+        return False
+    return True
 
 
 @contextmanager

@@ -176,9 +176,10 @@ def engines(size: str, at_once: tuple[int, ...], tokens: int, context: int, long
 def peers() -> Iterator[Measurement]:
     for size, length in (("0.6B", SHORT), ("4B", LONG), ("0.6B", LONG), ("4B", SHORT)):
         for recompute, way in (("all", "recomputed"), ("none", "kept")):
-            step = step_of("plain", size, length, 32768 if recompute == "all" else 16384)
+            budget = 32768 if recompute == "all" else 16384  # what is kept of 4B and long rows must fit
+            step = step_of("plain", size, length, budget)
             training = {**step.options["training"], "recompute": recompute}
-            name = f"{size}, {length // 1024}K answers, {way}"
+            name = f"{size}, {length // 1024}K answers, {budget // 1024}K micro-batch, {way}"
             yield Measurement("peer", name, {**step.options, "training": training}, 60.0)
 
 

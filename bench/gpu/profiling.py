@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STEPS, LARGEST = 3, 12
 """Steps that are profiled; kernels that the line names."""
 _ON_GPU, _CALLS = {"kernel", "gpu_memcpy", "gpu_memset"}, {"cuda_runtime", "cuda_driver"}
-_RANGES = {"gpu_user_annotation", "user_annotation"}
+_GPU_RANGE, _HOST_RANGE = "gpu_user_annotation", "user_annotation"
 
 
 def profile(options: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -84,7 +84,11 @@ def breakdown(events: Iterable[Mapping[str, Any]], steps: int, layers_in_float32
     """
     whole = [event for event in events if event.get("ph") == "X" and "dur" in event]
     on_gpu = [event for event in whole if event.get("cat") in _ON_GPU]
-    spans = [(e["ts"], e["ts"] + e["dur"], e["name"]) for e in whole if e.get("cat") in _RANGES and e["name"] in KINDS]
+    # The host's range is over before the GPU comes to what was launched in it, which may be another range's time.
+    ranges_of = _GPU_RANGE if on_gpu else _HOST_RANGE
+    spans = [
+        (e["ts"], e["ts"] + e["dur"], e["name"]) for e in whole if e.get("cat") == ranges_of and e["name"] in KINDS
+    ]
     own = [(e, float(e["dur"])) for e in on_gpu] or list(_own_time([e for e in whole if e.get("cat") == "cpu_op"]))
     by_kind, by_name = defaultdict[str, float](float), defaultdict[str, float](float)
     places = _Places(spans)

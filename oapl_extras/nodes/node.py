@@ -17,11 +17,16 @@ from pathlib import Path
 
 from oapl_core.errors import OaplError
 from oapl_core.launch import guarded
+from oapl_core.planning.plan import finished, steps
 from oapl_core.progress import say
 from oapl_core.run_folder.helping import LOOK_S, Watch, holder_of, tied
+from oapl_core.run_folder.run import Run
 from oapl_core.stage import ERROR_PREFIX
 from oapl_core.training.launching import threads_of
 from oapl_extras.nodes.nodes import Call, call_file, own_number
+
+PATIENCE_S = 600.0
+"""Seconds that a finished run may lie untaken before a node gives up: node 0 may come up later, to redo a stage."""
 
 
 def join(root: Path, call: Call, number: int, announce: bool = False) -> int:
@@ -55,11 +60,20 @@ def launcher(root: Path, call: Call, number: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *place, *meeting, f"--rdzv-id={call.name}", *module]
 
 
-def serve(root: Path, number: int) -> int:
-    """Join each training that node 0 calls for, from its taking the run folder until it gives it back."""
+def serve(root: Path, number: int, patience_s: float = PATIENCE_S) -> int:
+    """Join each training that node 0 calls for, from its taking the run folder until it gives it back.
+
+    A node that comes when the run is finished already waits ``patience_s`` seconds for somebody to take it again.
+    """
     say(f"node {number}: waits for the holder of {root}")
+    deadline = time.monotonic() + patience_s
     while not (root / "run.lock").is_file() or (holder := holder_of(root)) is None:
         time.sleep(LOOK_S)
+        if time.monotonic() > deadline:
+            if _is_finished(root):
+                say(f"node {number}: {root} is finished, and nobody has taken it for {patience_s:.0f} s")
+                return 0
+            deadline = time.monotonic() + patience_s
     watch, last = Watch(root / "run.lock", holder), ""
     while not watch.gone():
         call = _read_call(root)
@@ -70,6 +84,14 @@ def serve(root: Path, number: int) -> int:
         time.sleep(LOOK_S)
     say(f"node {number}: {root} is not held any more")
     return 0
+
+
+def _is_finished(root: Path) -> bool:
+    try:
+        run = Run.open(root)
+        return len(finished(run)) == len(steps(run.config))
+    except (OaplError, OSError):  # not there yet, or a file server that is away for a moment
+        return False
 
 
 def _joined(root: Path, call: Call, number: int) -> int:

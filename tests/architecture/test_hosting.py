@@ -36,12 +36,18 @@ def pythons() -> list[str]:
     return [f"3.{minor}" for minor in range(int(low), int(high))]
 
 
-def test_the_workflow_runs_what_ci_runs_on_the_oldest_and_the_newest_python() -> None:
+def test_the_workflow_runs_what_ci_runs_on_the_oldest_and_the_newest_python_and_each_week_what_is_slow() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
-    assert workflow[True].keys() == {"push", "pull_request"}  # YAML 1.1 takes `on` for a truth value
+    assert workflow[True].keys() == {"push", "pull_request", "schedule"}  # YAML 1.1 takes `on` for a truth value
+    assert [len(one["cron"].split()) for one in workflow[True]["schedule"]] == [5]
+    assert "github.event_name" in workflow["concurrency"]["group"], "a push must not cancel the week's run"
     (job,) = workflow["jobs"].values()
     assert job["strategy"]["matrix"]["python"] == [pythons()[0], pythons()[-1]]
-    assert [step["run"] for step in job["steps"] if step.get("env", {}).get("OAPL_LOCK") == "cpu"] == [".ci/run"]
+    runs = {step["run"]: step["if"] for step in job["steps"] if step.get("env", {}).get("OAPL_LOCK") == "cpu"}
+    assert runs == {
+        ".ci/run": "github.event_name != 'schedule'",
+        "make work && .venv/bin/python -m pytest -m slow": "github.event_name == 'schedule'",
+    }
     assert os.access(ROOT / ".ci/run", os.X_OK)
 
 

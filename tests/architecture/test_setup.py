@@ -18,6 +18,7 @@ PYTHON = """#!/bin/bash
 case "$*" in
     -V | -VV) echo Python 3.11.9 ;;
     "-c import sys; print"*) echo 3.11 ;;
+    "-c from os.path import isfile"*) [[ ! -f no-headers ]] ;;
     "-c from ensurepip"* | "-m pip --version") [[ ! -f no-ensurepip-no-pip ]] ;;
     "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
     "-m pip install "*) cp "$(dirname "$(command -v python3.11)")/fake-uv" .venv/bin/uv ;;
@@ -216,6 +217,30 @@ def test_missing_venv_package_is_named_with_the_command_that_adds_it(checkout: C
     result = checkout.setup()
     assert result.returncode == 1
     assert result.stderr.endswith("run: sudo apt-get install -y python3.11-venv\n")
+
+
+def test_headers_of_the_chosen_python_are_wanted_where_there_is_a_compiler_too(checkout: Checkout) -> None:
+    checkout.add_program("gcc", "#!/bin/bash\n")
+    (checkout.folder / "no-headers").touch()
+    (checkout.bin / "id").unlink()
+    checkout.add_program("id", "#!/bin/bash\necho 1000\n")
+    assert checkout.setup(OAPL_LOCK="cuda").stderr.endswith("run: sudo apt-get install -y python3.11-dev\n")
+    (checkout.folder / "no-headers").unlink()
+    (checkout.bin / "gcc").unlink()
+    assert checkout.setup(OAPL_LOCK="cuda").stderr.endswith("run: sudo apt-get install -y gcc libc6-dev\n")
+    assert checkout.setup(OAPL_LOCK="cpu").returncode == 0, "nothing is compiled there"
+
+
+def test_lists_of_packages_are_fetched_once_before_the_first_is_installed(checkout: Checkout) -> None:
+    (checkout.folder / "no-headers").touch()
+    (checkout.folder / "no-ensurepip-no-pip").touch()
+    (checkout.bin / "id").unlink()
+    checkout.add_program("id", "#!/bin/bash\necho 0\n")
+    checkout.add_program("gcc", "#!/bin/bash\n")
+    checkout.add_program("apt-get", '#!/bin/bash\necho "$*" >>apt.log; [[ $1 != update ]]\n')
+    assert checkout.setup(OAPL_LOCK="cuda").returncode == 0
+    wanted = ["update", "install -y python3.11-dev", "install -y python3.11-venv"]
+    assert (checkout.folder / "apt.log").read_text().splitlines() == wanted
 
 
 def test_failed_setup_can_be_repeated(checkout: Checkout) -> None:

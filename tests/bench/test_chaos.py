@@ -1,18 +1,24 @@
 """Faults in whole runs: real trials with `-m slow`, hundreds by `python -m bench.chaos`; here, what makes trials."""
 
 import errno
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bench.chaos.compare import differences
-from bench.chaos.page import page, tables
-from bench.chaos.trial import FAULTS, Trial
-from bench.chaos.world import VARIANTS, Control, World, built_faults
+from bench.chaos.family import MARK, Family
+from bench.chaos.page import DATA, PAGE, hit_nothing, page, tables
+from bench.chaos.trial import FAULTS, Trial, _kill_one, _targets
+from bench.chaos.world import ROOT, VARIANTS, Control, Started, World, built_faults, prefect_server, signal_to
 from oapl_core.run_folder.run import Run
+from tests.core.verdicts.test_verify import SLOW, made_run
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 SIZES = Sizes(train=6, validation=3, heldout=3, group=2, samples=2, epochs=(1, 2))
@@ -92,10 +98,68 @@ def test_calls_fail_and_clocks_jump_while_the_control_file_says_so(tmp_path: Pat
     assert 86_000 < float(later) - float(first) < 87_000
 
 
+def test_the_page_tells_of_older_trials_too_which_hit_nothing() -> None:
+    line = {"trial": 1, "variant": "plain", "fault": "share", "what": "evaluation + 5.6 s", "refusals": [], "wrong": []}
+    assert hit_nothing(line)
+    assert not hit_nothing(line | {"what": "evaluation + 5.6 s; one of 2 workers"})
+    refused = {"refusals": ["error: RUN: continues from X, which was removed (the next round is trained); do so"]}
+    disk = line | {"fault": "disk", "what": "round 1: training + 9.0 s; EIO for 100 %"}
+    assert not hit_nothing(disk) and hit_nothing(disk | refused)
+    recorded = [json.loads(text) for text in DATA.read_text().splitlines()]
+    assert sum(one["fault"] == "share" and not hit_nothing(one) for one in recorded) == 0
+    assert page(PAGE.read_text(), recorded) == PAGE.read_text()
+
+
+def test_a_process_without_the_mark_is_known_by_its_parent_also_when_that_is_gone(tmp_path: Path) -> None:
+    lone = (
+        f"import subprocess, sys; subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(60)'], env={{}})"
+    )
+    waits = f"{lone}; print('made', flush=True); sys.stdin.read()"
+    family = Family(str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin and parent.stdout
+        with family.watched(parent.pid):
+            parent.stdout.readline()
+            deadline = time.monotonic() + 30
+            while len(family.living()) < 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            parent.stdin.close()
+            parent.wait()
+            parent.stdout.close()
+        (orphan,) = family.living()
+        assert orphan != parent.pid
+        assert signal_to(orphan, signal.SIGKILL)
+
+
+def test_a_worker_of_the_verifier_is_found_and_killed_and_when_all_is_over_nothing_was_hit(tmp_path: Path) -> None:
+    run, one = made_run(tmp_path / "run", parts=4, right=SLOW), trial(tmp_path, 0, "share", "plain")
+    command = [sys.executable, "-m", "oapl_core.verdicts.verify", str(run.root), "--round", "0"]
+    environment = {**os.environ, MARK: str(one.world.folder), "PYTHONPATH": str(ROOT)}
+    with Started(command, environment, tmp_path / "output", one.world.family) as started:
+        _kill_one(one, started, lambda: _targets(one, started).get("verifier", []))
+        assert not one.outcome.hit_nothing and one.outcome.what.startswith("; one of ")
+        assert started.wait(120).code == 0, started.output
+        _kill_one(one, started, lambda: _targets(one, started).get("verifier", []))
+    assert one.outcome.hit_nothing and one.outcome.what.endswith("; none was there")
+    assert one.world.leftovers() == []
+
+
+def test_no_trial_is_made_where_faults_cannot_be_or_no_server_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.chaos.world.sys.executable", "/bin/false")
+    with pytest.raises(SystemExit, match="Prefect's server ended with code 1; see "), prefect_server(tmp_path):
+        pass
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match="gcc is missing"):
+        built_faults(tmp_path)
+
+
 def test_the_page_counts_trials_and_names_those_that_did_not_hold() -> None:
     line = {"trial": 1, "variant": "plain", "fault": "disk", "what": "a|b", "starts": 2, "seconds": 9.0, "commit": "c"}
-    text = tables([line | {"wrong": []}, line | {"trial": 2, "wrong": ["traceback"]}])
-    assert "| **all** | **2** | **1** | | |" in text
+    missed = [line | {"wrong": [], "hit_nothing": True}, line | {"wrong": [], "hit_nothing": False}]
+    text = tables([line | {"wrong": []}, line | {"trial": 2, "wrong": ["traceback"]}, *missed])
+    assert "| **all** | **4** | **1** | **2** | | |" in text
     assert "| 2 | `c` | disk on plain: a\\|b | traceback |" in text
     marks = "x\n<!-- made by bench.chaos -->\nold\n<!-- end -->\ny\n"
     assert page(page(marks, []), []).count("| **all** |") == 1

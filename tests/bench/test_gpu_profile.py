@@ -71,6 +71,7 @@ def test_a_trace_of_a_gpu() -> None:
         event("kernel", "nvjet_hsh", 0, 1000),
         event("kernel", "vectorized_elementwise_kernel", 500, 1000),  # in another stream, at the same time
         event("gpu_user_annotation", "head", 2000, 500),
+        event("user_annotation", "optimiser", 400, 1200),  # the host's, while the GPU still computes layers
         event("kernel", "vectorized_elementwise_kernel", 2100, 300),
         event("gpu_user_annotation", "Optimizer.step#AdamW.step", 3000, 500),  # torch's own, not ours
         event("kernel", "multi_tensor_apply_kernel", 3000, 200),
@@ -102,7 +103,10 @@ def test_a_trace_of_a_cpu_counts_each_operator_without_what_it_called() -> None:
         event("cpu_op", "aten::mm", 10, 80),
         event("cpu_op", "aten::mul", 200, 10),
         event("cpu_op", "aten::mm", 0, 40, tid=2),
+        event("user_annotation", "head", 300, 100),
+        event("cpu_op", "aten::mul", 310, 20),
     ]
     found = breakdown(events, steps=1)
     assert found["kinds_ms"]["gemm"] == 0.14 and found["kinds_ms"]["elementwise"] == 0.01
-    assert found["busy_ms"] == 0.11 and found["kernels"] == 0
+    assert found["kinds_ms"]["head"] == 0.02
+    assert found["busy_ms"] == 0.13 and found["kernels"] == 0

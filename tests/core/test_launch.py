@@ -26,6 +26,7 @@ from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.stage import disk_error
 from oapl_core.temporary import _prefix
+from tests.processes import started
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
 STUBBORN = """
@@ -246,10 +247,11 @@ def test_nothing_outlives_a_killed_orchestrator(run: Run, tmp_path: Path) -> Non
         "from pathlib import Path; from oapl_core.run_folder.run import Run; from oapl_core.launch import run_stage; "
         f"run_stage(Run.open(Path({str(run.root)!r})), 'some.verb')"
     )
-    orchestrator = subprocess.Popen([sys.executable, "-c", code], env=dict(os.environ), stdout=subprocess.DEVNULL)
-    assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-    os.kill(orchestrator.pid, signal.SIGKILL)
-    orchestrator.wait()
+    command = [sys.executable, "-c", code]
+    with started(command, env=dict(os.environ), stdout=subprocess.DEVNULL) as orchestrator:
+        assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        os.kill(orchestrator.pid, signal.SIGKILL)
+        orchestrator.wait()
     assert wait_until(lambda: not any(alive(int(p)) for p in pids.read_text().split()))
 
 

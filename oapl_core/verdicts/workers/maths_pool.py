@@ -10,7 +10,7 @@ from typing import Any
 
 from oapl_core.verdicts.workers.worker_pool import WorkerPool
 
-_CODE_ROOT = str(Path(__file__).resolve().parents[2])
+_CODE_ROOT = str(Path(__file__).resolve().parents[3])
 _KNOWN_PAIRS = 50_000
 """Judged pairs that are remembered: a model that is still learning repeats itself, and a wrong pair costs 10 ms."""
 

@@ -1,8 +1,6 @@
 """The engine against transformers, against itself, and (slow) against kill -9; all on one real vLLM process."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.turns.rows import prompt_hash
 from tests.core.rollouts.engine_session import GROUP, PROMPTS, SHORT, requests, sampling_run
+from tests.processes import started
 from tests.tiny_model import TEXTS
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="the engine is not installed")
@@ -223,11 +222,9 @@ def test_a_round_killed_while_sampling_goes_on_and_ends_the_same(
     generate = [sys.executable, "-m", "oapl_core.rollouts.generate", "--round", "0"]
     subprocess.run([*generate, str(whole.root)], cwd=root, check=True, capture_output=True)
     command = [*generate, str(run.root)]
-    process = subprocess.Popen(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None and not recorded(run):
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    with started(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not recorded(run):
+            time.sleep(0.005)
     kept = {path: path.stat().st_mtime_ns for path in recorded(run)}
     assert 0 < len(kept) < len(recorded(whole)), "killed in the middle"
     finished = subprocess.run(command, cwd=root, capture_output=True, text=True)

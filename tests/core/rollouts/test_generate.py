@@ -23,6 +23,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.seeds import derive_seed
 from oapl_core.settings.experiment import EngineConfig
 from oapl_core.tables import ROLLOUTS, read_table
+from tests.processes import started
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run, train
 
 Start = Callable[[Path, EngineConfig], Sampler]
@@ -236,16 +237,16 @@ def test_killed_again_and_again_the_round_ends_as_if_it_had_run_through(run: Run
     seen: dict[Path, int] = {}
     for moment in (1, 9, 15, 5, 8, None):
         command = [sys.executable, "-c", KILLED, str(run.root)]
-        process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        answered = 0
-        for line in process.stdout:
-            answered += line == "answered\n"
-            if answered == moment:
-                process.send_signal(signal.SIGKILL)
-                break
-        process.stdout.close()
-        process.wait()
+        with started(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            answered = 0
+            for line in process.stdout:
+                answered += line == "answered\n"
+                if answered == moment:
+                    process.send_signal(signal.SIGKILL)
+                    break
+            process.stdout.close()
+            process.wait()
         assert all(p.stat().st_mtime_ns == when for p, when in seen.items()), "a finished part was done again"
         recorded = [run.root / name for name in run.ledger.artifacts() if "1_rollouts" in name]
         seen = {p: p.stat().st_mtime_ns for p in recorded}

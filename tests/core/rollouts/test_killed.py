@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
 from tests.core.rollouts.engine_session import sampling_run
 from tests.core.rollouts.slow_sampling import COMMAND
+from tests.processes import kill
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import made_more_than_once
@@ -41,8 +43,17 @@ def content(run: Run, *without: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in ("sampled_at", *without)} for row in rows]
 
 
+@pytest.fixture(autouse=True)
+def _none_is_left() -> Iterator[None]:
+    yield
+    while Stage.all:
+        kill(Stage.all.pop())
+
+
 class Stage:
-    """A generate process that is started as often as it is killed, and everything below it."""
+    """A generate process that is started as often as it is killed, and everything below it; none outlives its test."""
+
+    all: ClassVar[list[psutil.Popen]] = []
 
     def __init__(self, command: tuple[str, ...], run: Run, root: Path) -> None:
         self._command, self._root = [*command, str(run.root), "--round", "0"], root
@@ -52,6 +63,7 @@ class Stage:
     def start(self) -> None:
         with self._output.open("ab") as output:
             self.process = psutil.Popen(self._command, cwd=self._root, stdout=output, stderr=output)
+        self.all.append(self.process)
 
     def start_if_over(self) -> None:
         """Start it again once it ended."""

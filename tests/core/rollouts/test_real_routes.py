@@ -19,6 +19,7 @@ from tests.core.rollouts.test_killed import REAL, content, generate_in_a_process
 from tests.core.rollouts.test_routes import judge
 from tests.core.training.made_round import TRAINING, train_in_a_process
 from tests.family_models import write_family
+from tests.processes import started
 from tests.sampling_run import make_run
 
 pytestmark = [
@@ -72,12 +73,10 @@ def test_a_round_that_is_killed_trains_on_its_routes_and_the_next_one_starts(roo
     model = write_family(tmp_path / "model", "qwen3-moe")
     whole, run = routed_run(tmp_path / "whole", model), routed_run(tmp_path / "killed", model)
     generate_in_a_process(whole, root)
-    process = subprocess.Popen([*REAL, str(run.root), "--round", "0"], cwd=root)
-    while not list(run.rollouts(0).glob(".in_flight/*/*.piece")):
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
+    with started([*REAL, run.root, "--round", "0"], cwd=root) as process:
+        while not list(run.rollouts(0).glob(".in_flight/*/*.piece")):
+            assert process.poll() is None
+            time.sleep(0.05)
     generate_in_a_process(run, root)
     assert content(run, "run", "logprobs") == content(whole, "run", "logprobs")
     parts = [sorted(one.rollouts(0).glob("part-*.parquet")) for one in (run, whole)]

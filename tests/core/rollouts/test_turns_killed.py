@@ -12,6 +12,7 @@ import pytest
 
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
+from tests.processes import started
 from tests.speaking_sampler import speaking_run
 from tests.whole_run import made_more_than_once
 
@@ -80,12 +81,11 @@ def test_a_stage_that_is_killed_in_a_tool_leaves_no_session(tmp_path: Path, root
         "made = PythonSession(memory_mb=256, servers=1)\nmade.python('x = 1')\nprint('ready', flush=True)\n"
         "made.python('import time; time.sleep(60)')\n"
     )
-    process = psutil.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    below = process.children(recursive=True)
-    assert len(below) >= 4  # watcher, gatekeeper, server, keeper, session
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with started([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline() == b"ready\n"
+        below = psutil.Process(process.pid).children(recursive=True)
+        assert len(below) >= 4  # watcher, gatekeeper, server, keeper, session
+        process.kill()
+        process.wait()
     _, alive = psutil.wait_procs(below, timeout=30)
     assert not alive

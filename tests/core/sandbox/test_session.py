@@ -16,6 +16,7 @@ from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.sandbox.session import Session, SessionLost
 from tests import sandboxes
 from tests.core.verdicts.catalogue import PROGRAMS
+from tests.processes import started
 
 LIMITS = Limits(cpu_s=0.5, wall_s=1.5, memory_mb=256, output_mb=1)
 SEVEN = "\nprint(7)\n"
@@ -186,16 +187,14 @@ def test_sessions_die_with_a_supervisor_that_is_killed(root: Path) -> None:
         "    for one in sessions: one.run('import threading, time')\n"
         "    print('ready', flush=True)\n    sessions[0].run('while 1: pass')\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
-    )
-    assert process.stdout
-    assert process.stdout.readline() == b"ready\n"
-    below = sandboxes.descendants(process.pid)
-    assert len(below) >= 2 + 2 * 3
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    with started([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"ready\n"
+        below = sandboxes.descendants(process.pid)
+        assert len(below) >= 2 + 2 * 3
+        process.kill()
+        process.wait()
     assert gone(below)
 
 

@@ -58,6 +58,15 @@ class Forked:
         self.pid = self._read("STARTED")
         self.returncode: int | None = None
 
+    def __enter__(self) -> "Forked":
+        """Leaving the context kills what still trains."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.poll() is None:
+            self.send_signal(signal.SIGKILL)
+            self.communicate()
+
     def poll(self) -> int | None:
         """Return its exit code, None while it trains."""
         assert self._server.stdout

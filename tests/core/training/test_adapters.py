@@ -1,7 +1,5 @@
 """Low-rank adapters: what is trained, what is exported, and that a round goes on with them."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +16,7 @@ from oapl_core.settings.training import AdapterConfig
 from oapl_core.training.model.adapters import add_adapter, merged_weights
 from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import make_run, plain_logprobs, train_in_a_process, write_groups
+from tests.processes import started
 from tests.tiny_model import write_tiny_model
 
 RANK = 4
@@ -121,14 +120,12 @@ def test_a_killed_round_with_adapters_ends_with_the_same_bits(
     run = make_run(tmp_path, sharp_model, epochs=2, adapter=ADAPTER)
     write_groups(run, many_rows)
     command = [sys.executable, "-m", "oapl_core.training.train", str(run.root), "--round", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not run.checkpoint(0, 1).exists():
-        assert process.poll() is None, "ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not run.checkpoint(0, 1).exists():
+            assert process.poll() is None, "ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
     assert not run.checkpoint(0, 2).exists()
     train_in_a_process(run)
     for file in ("model.safetensors", "adapter/adapter_model.safetensors"):

@@ -44,10 +44,10 @@ def elsewhere(run: Run, **training: Any) -> Run:
 
 def stop_after(run: Run, step: int) -> int:
     """Train until a state of ``step`` or later is saved, and ask to stop; returns the step that it stopped after."""
-    process = start(run)
-    wait_for_step(run, process, step)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
+    with start(run) as process:
+        wait_for_step(run, process, step)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     return steps_saved(run)
 

@@ -26,10 +26,10 @@ from tests.core.training.test_resume import EPOCHS, FINISHED, STEPS, metrics, pr
 def stopped(tmp_path_factory: pytest.TempPathFactory, sharp_model: Path, many_rows: list[dict[str, Any]]) -> Run:
     """A round that was killed in its second epoch."""
     run = prepare(tmp_path_factory.mktemp("stopped"), sharp_model, many_rows)
-    process = Forked(run)
-    wait_for_step(run, process, STEPS + 4)
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
+    with Forked(run) as process:
+        wait_for_step(run, process, STEPS + 4)
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
     assert len(states(run)) == 1
     return run
 

@@ -18,14 +18,17 @@ import torch
 
 from oapl_core.errors import ConfigError
 from oapl_core.files import sha256_of
+from oapl_core.run_folder.ledger import StageEntry
 from oapl_core.run_folder.lock import hold
 from oapl_core.run_folder.run import Run
 from oapl_core.training.job import make_job
 from oapl_core.training.saving.pieces import WeightPiece, write_pieces
 from oapl_core.training.saving.state import Reached, resume
+from oapl_extras.nodes import node
 from oapl_extras.nodes.nodes import Call, start_command
 from tests.core.training.made_round import make_run, write_groups
 from tests.core.training.test_resume import EPOCHS, prepare, states, steps_saved, weights_gap
+from tests.synthetic_run import Sizes, write_synthetic_run
 
 ORCHESTRATOR = """
 import signal, sys
@@ -105,6 +108,30 @@ def gone_after(processes: list[psutil.Process], limit_s: float) -> float:
     _, alive = psutil.wait_procs(processes, limit_s)
     assert not alive
     return time.monotonic() - began
+
+
+def test_a_node_that_comes_when_the_run_is_finished_ends_and_waits_for_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_synthetic_run(tmp_path, Sizes(train=4, validation=2, heldout=2, group=2, samples=1))
+    (run.root / "run.lock").touch()
+    monkeypatch.setattr(node, "LOOK_S", 0.01)
+
+    def still(_: Path) -> None:
+        looks.append(1)
+        if len(looks) > 9:
+            raise InterruptedError
+
+    looks: list[int] = []
+    monkeypatch.setattr(node, "holder_of", still)
+    with pytest.raises(InterruptedError):  # the report is missing
+        node.serve(run.root, 1, patience_s=0.0)
+    with run.writing(run.report, {}, {}) as draft:
+        draft.path.mkdir()
+    run.ledger.append(StageEntry("reports.write", 1.0, 0))
+    looks.clear()
+    assert node.serve(run.root, 1, patience_s=0.0) == 0
+    assert "is finished, and nobody has taken it" in capsys.readouterr().out
 
 
 @pytest.mark.slow

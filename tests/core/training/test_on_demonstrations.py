@@ -36,6 +36,7 @@ from tests.core.training.made_round import (
     write_groups,
 )
 from tests.core.training.plain_engine import PlainEngine
+from tests.processes import started
 
 EPOCHS, ROWS, BATCH = 3, 83, 4
 STEPS = 21
@@ -211,12 +212,12 @@ def test_ended_at_random_steps_it_comes_to_the_same_bits(
     run, draw = shown_run(tmp_path, sharp_model, save_steps=2, trackers=[]), random.Random(int(sent))
     for first in (3, STEPS + 5, 2 * STEPS + 3):
         wanted = first + draw.randrange(8)
-        process = subprocess.Popen(train_command(run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while _steps_saved(run) < wanted:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.001)
-        process.send_signal(sent)
-        _, errors = process.communicate(timeout=60)
+        with started(train_command(run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            while _steps_saved(run) < wanted:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.001)
+            process.send_signal(sent)
+            _, errors = process.communicate(timeout=60)
         assert process.returncode == (-sent if sent == signal.SIGKILL else Interrupted.exit_code), errors
     assert "within" not in train_in_a_process(run)
     for epoch in range(1, EPOCHS + 1):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from oapl_core.run_folder.run import METRICS_FILE, Run
 from oapl_core.training.speed import TIMED
 from tests.core.training.forked_training import Forked
 from tests.core.training.made_round import make_run, train_command, train_in_a_process, write_groups
+from tests.processes import started
 
 EPOCHS, STEPS, SAVED_EVERY = 3, 25, 2
 Process = subprocess.Popen[str] | Forked
+Beginning = AbstractContextManager[subprocess.Popen[str]] | Forked
 TIMELESS = dict.fromkeys(TIMED, 0)
 FINISHED = ["engine_mismatch.parquet", "epoch_01", "epoch_02", "epoch_03"]
 
@@ -31,8 +34,8 @@ def prepare(folder: Path, sharp_model: Path, many_rows: list[dict[str, Any]], **
     return run
 
 
-def start(run: Run) -> subprocess.Popen[str]:
-    return subprocess.Popen(train_command(run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(run: Run) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started(train_command(run), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def states(run: Run) -> list[Path]:
@@ -83,16 +86,16 @@ def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
     return found
 
 
-def end_at_random_steps(run: Run, signals: Sequence[signal.Signals], begin: Callable[[Run], Process] = start) -> None:
+def end_at_random_steps(run: Run, signals: Sequence[signal.Signals], begin: Callable[[Run], Beginning] = start) -> None:
     """Send each signal to a process of its own, a random while after the newest state of the one before it."""
     draw = random.Random(7)
     for number, sent in enumerate(signals, start=1):
-        process = begin(run)
-        first, last = max(0, steps_saved(run)) + 1, EPOCHS * STEPS * number // (len(signals) + 1)
-        wait_for_step(run, process, draw.randint(min(first, last), last))
-        time.sleep(draw.random() * 0.05)
-        process.send_signal(sent)
-        _, errors = process.communicate()
+        with begin(run) as process:
+            first, last = max(0, steps_saved(run)) + 1, EPOCHS * STEPS * number // (len(signals) + 1)
+            wait_for_step(run, process, draw.randint(min(first, last), last))
+            time.sleep(draw.random() * 0.05)
+            process.send_signal(sent)
+            _, errors = process.communicate()
         if sent == signal.SIGKILL:
             assert process.returncode == -signal.SIGKILL, "it had finished before"
             assert len(list((run.checkpoints(0) / "state").iterdir())) <= 2
@@ -138,13 +141,13 @@ def test_a_lost_rank_fails_the_round_in_one_line_within_seconds_and_it_goes_on(
     trained: Run, tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
 ) -> None:
     run = prepare(tmp_path, sharp_model, many_rows, processes=2)
-    process = start(run)
-    wait_for_step(run, process, 4)
-    ranks = ranks_of(process)
-    assert sorted(ranks) == [0, 1]
-    began = time.monotonic()
-    subprocess.run(["kill", "-KILL", str(ranks[1])], check=True)
-    _, errors = process.communicate(timeout=60)
+    with start(run) as process:
+        wait_for_step(run, process, 4)
+        ranks = ranks_of(process)
+        assert sorted(ranks) == [0, 1]
+        began = time.monotonic()
+        subprocess.run(["kill", "-KILL", str(ranks[1])], check=True)
+        _, errors = process.communicate(timeout=60)
     assert time.monotonic() - began < 15
     assert process.returncode == 1
     [line] = [line for line in errors.splitlines() if line.startswith("error: ")]
@@ -172,10 +175,10 @@ def test_a_signal_to_the_launching_process_reaches_every_rank(
     tmp_path: Path, sharp_model: Path, many_rows: list[dict[str, Any]]
 ) -> None:
     run = prepare(tmp_path, sharp_model, many_rows, processes=2)
-    process = start(run)
-    wait_for_step(run, process, 3)
-    process.send_signal(signal.SIGUSR1)
-    _, errors = process.communicate(timeout=60)
+    with start(run) as process:
+        wait_for_step(run, process, 3)
+        process.send_signal(signal.SIGUSR1)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("error: interrupted after step ")
     assert not (run.checkpoints(0) / ".tmp-stop").exists()

@@ -319,10 +319,10 @@ def test_a_round_killed_within_an_epoch_comes_to_the_same_bits(
         prepare(tmp_path / name, sharp_model, many_rows, share_prompts="auto") for name in ("whole", "killed")
     )
     for sent, step in ((signal.SIGKILL, 3), (signal.SIGTERM, 9)):
-        process = start(killed)
-        wait_for_step(killed, process, step)
-        process.send_signal(sent)
-        process.communicate()
+        with start(killed) as process:
+            wait_for_step(killed, process, step)
+            process.send_signal(sent)
+            process.communicate()
         assert process.returncode != 0, "it was not over"
     said = [train_in_a_process(run) for run in (whole, killed)]
     assert all("prompts are computed once: it saves" in output for output in said)

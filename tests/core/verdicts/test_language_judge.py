@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from oapl_core.verdicts.verifier import Verdict
 from oapl_core.verdicts.workers.function_pool import FunctionCall
 from tests.architecture.sources import ROOT
 from tests.core.verdicts.judge_server import JudgeServer, serving
+from tests.processes import started
 
 PROMPT = "{% set system = 'You judge.' %}\n{{ problem.statement }} ({{ verdict.outcome }})\n---\n{{ response }}"
 GOOD, BAD = "right \ud800", "wrong"
@@ -213,10 +213,8 @@ def test_killed_on_the_way_it_asks_for_nothing_twice(tmp_path: Path) -> None:
     with serving(slowly) as server:
         arguments = [sys.executable, "-c", KILLED, str(tmp_path), server.url]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(arguments, env=environment)
-        _wait(server, 20)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with started(arguments, env=environment):
+            _wait(server, 20)
         subprocess.run(arguments, env=environment, check=True, timeout=60)
         rows = {said(json.loads(body)): count for body, count in server.seen.items()}
     canaries = {"right", "wrong"}

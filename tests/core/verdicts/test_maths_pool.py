@@ -264,3 +264,16 @@ def test_a_worker_that_gets_no_cpu_says_nothing_of_the_answer() -> None:
         assert pool.too_slow == 0
     finally:
         pool.close()
+
+
+def test_workers_find_the_code_by_its_own_place_and_its_modules_by_whole_names_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not Path(place, "oapl_core").exists()])
+    pool = MathsPool(1)
+    try:
+        assert pool.equal("0.5", r"\frac{1}{2}")
+        places = json.loads(pool._command[-1])
+        assert not [place for place in places if Path(place).name == "oapl_core"]
+    finally:
+        pool.close()

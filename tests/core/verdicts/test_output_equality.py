@@ -182,11 +182,11 @@ def test_no_output_makes_the_comparison_fail(printed: bytes, expected: str) -> N
 
 
 def test_a_huge_output_is_unequal_in_little_time() -> None:
-    start = time.perf_counter()
+    start = time.process_time()  # what else the machine does counts little; a quadratic way would take hours
     assert not any(stdout_equal(b"1 " * (8 << 20), "1 2", mode) for mode in MODES)
     assert not stdout_equal(b"1\n" * (8 << 20), "1\n2", NEAR)
     assert not result_equal(b"[" + b"[]," * (5 << 20) + b"[]]", "[[]]")
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from oapl_core.verdicts import verify as module
 from oapl_core.verdicts.outcomes import Outcome
 from oapl_core.verdicts.verifier import Verifier
 from oapl_core.verdicts.verify import verify
+from tests.processes import started
 
 RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
 WRONG = "```python\nprint(-1)\n```"
@@ -170,10 +172,10 @@ def test_killed_in_the_middle_it_resumes_with_the_same_verdicts(tmp_path: Path, 
     assert [r["outcome"] for r in verdicts(run)] == ["passed", "wrong_answer", "no_answer", "passed"] * 6
 
 
-def judging(run: Run, *options: str) -> "subprocess.Popen[bytes]":
+def judging(run: Run, *options: str) -> "AbstractContextManager[subprocess.Popen[bytes]]":
     """A process that judges the first round."""
     command = [sys.executable, "-m", "oapl_core.verdicts.verify", str(run.root), "--round", "0", *options]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    return started(command, stdout=subprocess.DEVNULL)
 
 
 def judged_times(run: Run) -> Counter[str]:
@@ -183,8 +185,8 @@ def judged_times(run: Run) -> Counter[str]:
 
 def test_processes_divide_the_parts_and_leave_nothing_behind(tmp_path: Path) -> None:
     run = made_run(tmp_path, parts=6, right=SLOW)
-    processes = [judging(run, *options) for options in ((), ("--share", "2"))]
-    assert [process.wait() for process in processes] == [0, 0]
+    with judging(run) as one, judging(run, "--share", "2") as other:
+        assert [process.wait() for process in (one, other)] == [0, 0]
     assert judged_times(run) == {f"round_00/2_verdicts/part-{n:05d}.parquet": 1 for n in range(6)}
     assert not (run.verdicts(0) / IN_FLIGHT).exists()
 
@@ -192,16 +194,16 @@ def test_processes_divide_the_parts_and_leave_nothing_behind(tmp_path: Path) -> 
 def test_a_part_of_a_killed_process_is_judged_by_another_that_waits_for_it(tmp_path: Path) -> None:
     run = made_run(tmp_path, parts=2, right=SLOW)
     held = run.verdicts(0) / IN_FLIGHT / "part-00001"
-    holder = subprocess.Popen([sys.executable, "-c", HOLDS, str(held)], stdout=subprocess.PIPE)
-    assert holder.stdout and holder.stdout.readline()
-    with judging(run) as process:
+    command = [sys.executable, "-c", HOLDS, held]
+    with started(command, stdout=subprocess.PIPE) as holder, ExitStack() as stack:
+        assert holder.stdout and holder.stdout.readline()
+        process = stack.enter_context(judging(run))
         wait_for(lambda: len(recorded(run)) == 1)
         time.sleep(0.5)
         assert process.poll() is None and not judged_times(run)["round_00/2_verdicts/part-00001.parquet"]
         holder.kill()
         holder.wait()
         assert process.wait(60) == 0
-    holder.stdout.close()
     assert judged_times(run) == {f"round_00/2_verdicts/part-{n:05d}.parquet": 1 for n in range(2)}
 
 

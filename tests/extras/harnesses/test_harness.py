@@ -99,9 +99,11 @@ def answering() -> Iterator[str]:
     Answers.asked.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_the_task_says_how_answers_are_sampled_and_has_a_document_for_each(tmp_path: Path) -> None:

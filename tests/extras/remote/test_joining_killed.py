@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -24,6 +24,7 @@ from oapl_extras.remote.object_store import ObjectStore
 from tests.core.rollouts.engine_session import sampling_run
 from tests.core.rollouts.slow_sampling import COMMAND
 from tests.core.rollouts.test_killed import GROUP, PROBLEMS, REAL, content
+from tests.processes import kill, started
 from tests.s3_server import s3_server
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.tiny_model import write_tiny_model
@@ -40,8 +41,17 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(autouse=True)
+def _none_is_left() -> Iterator[None]:
+    yield
+    while Started.all:
+        kill(Started.all.pop())
+
+
 class Started:
-    """A process that is started again whenever it is found dead."""
+    """A process that is started again whenever it is found dead; none outlives its test."""
+
+    all: ClassVar[list[psutil.Popen]] = []
 
     def __init__(self, command: list[str], output: Path, root: Path) -> None:
         self.command, self.output, self.root = command, output, root
@@ -50,6 +60,7 @@ class Started:
     def start(self) -> None:
         with self.output.open("ab") as output:
             self.process = psutil.Popen(self.command, cwd=self.root, stdout=output, stderr=output)
+        self.all.append(self.process)
 
     def kill(self) -> bool:
         """SIGKILL; False if it had ended by itself."""
@@ -136,8 +147,6 @@ def test_a_round_of_the_real_engine_sampled_by_oapl_join(s3: str, tmp_path: Path
     url = mirror.replace("?", f"/{run.root.name}?")
     command = [sys.executable, "-m", "deployments.cli", "join", url, "--to", str(tmp_path / "joined"), "idle=0.1"]
     output = tmp_path / "spot.txt"
-    with output.open("wb") as sink:
-        spot = subprocess.Popen(command, cwd=root, stdout=sink, stderr=sink)
     sampler = MadeUpSampler(model, run.config.engine)
 
     def held_back(*_: Any) -> MadeUpSampler:
@@ -146,8 +155,9 @@ def test_a_round_of_the_real_engine_sampled_by_oapl_join(s3: str, tmp_path: Path
             time.sleep(0.2)
         return sampler
 
-    generate(run, 0, held_back)
-    assert spot.wait(120) == 0, output.read_text()
+    with output.open("wb") as sink, started(command, cwd=root, stdout=sink, stderr=sink) as spot:
+        generate(run, 0, held_back)
+        assert spot.wait(120) == 0, output.read_text()
     assert sampler.answered == [], "the machine that joined did it all"
     assert content(run) == whole
     assert output.read_text().rstrip().endswith("ends")

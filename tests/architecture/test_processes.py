@@ -1,0 +1,21 @@
+"""Processes of tests end with them, also where an assertion fails."""
+
+import sys
+
+import psutil
+import pytest
+
+from tests.processes import started, wait_until
+
+PARENT = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1).wait()"
+
+
+def test_a_process_and_what_it_started_do_not_outlive_a_failed_assertion() -> None:
+    found = list[psutil.Process]()
+    with pytest.raises(AssertionError, match="not so"), started([sys.executable, "-c", PARENT]) as process:
+        one = psutil.Process(process.pid)
+        wait_until(lambda: bool(one.children()))
+        found += [one, *one.children()]
+        raise AssertionError("not so")
+    assert len(found) == 2
+    assert not psutil.wait_procs(found, timeout=10)[1]
