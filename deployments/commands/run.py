@@ -41,7 +41,7 @@ def run(
 ) -> None:
     """Run an experiment (or a run folder) to its end; a stopped run continues, a finished one says so.
 
-    STAGE is sampling, verification, groups, training, interim-evaluation, evaluation, report, base-model,
+    STAGE is sampling, import, verification, groups, training, interim-evaluation, evaluation, report, base-model,
     problems-and-prompts.
     """
     if redo and from_stage:

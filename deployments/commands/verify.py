@@ -46,7 +46,8 @@ def verify(
         typer.Option("--as", metavar="NAME", help="With --rollouts: keep them under a name; `stored`: replace those."),
     ] = None,
     reward: Annotated[
-        Path | None, typer.Option(metavar="TOML", help="With --as: [reward] and [verifier] that differ from the run's.")
+        Path | None,
+        typer.Option(metavar="TOML", help="With --as: tables `reward`, `verifier` that differ from the run's."),
     ] = None,
     used: Annotated[
         str | None, typer.Option("--use", metavar="NAME", help="With --rollouts: train on these; `stored`: the first.")

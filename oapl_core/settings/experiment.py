@@ -117,8 +117,8 @@ class Experiment(Settings):
     """Where finished artifacts are copied as they are recorded, in a folder named as the run's: `file:///DISK/FOLDER`,
     `s3://BUCKET/PREFIX?region=...&endpoint=http://HOST:PORT`, `gs://...`, `az://CONTAINER/...`; no keys in it."""
     model: Path | None = None
-    """Hugging Face folder to start from, or a model on the hub at one commit: `org/name@` and 40 hex digits. The first
-    step fetches it. Unset: [pretrain] makes one."""
+    """Hugging Face folder to start from, or a model on the hub, `org/name`. Without `@` and 40 hex digits behind it the
+    first start takes today's commit, which run.json keeps. The first step fetches it. Unset: [pretrain] makes one."""
     pretrain: PretrainConfig | None = None
     """Make the base model here instead of reading one."""
     problems: ProblemsConfig

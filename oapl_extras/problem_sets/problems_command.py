@@ -38,7 +38,7 @@ class ChoiceConfig(Settings):
     split: Literal["train", "validation", "heldout"] | None = None
     """Use of the problems; unset: the use that the set is meant for."""
     revision: str | None = None
-    """Commit of the set's repository on the hub; unset: the one that was checked."""
+    """Commit of the set's repository on the hub, 40 hex digits; unset: that of data/sources.toml, if it has one."""
     release: str | None = None
     """Release of LiveCodeBench, cumulative: `v5`."""
     window: str | None = None
@@ -50,7 +50,7 @@ class ChoiceConfig(Settings):
     longest_tests: PositiveInt | None = None
     """Tests of a problem that are kept, those with the longest inputs; unset: all."""
     cpu_s: PositiveFloat = 12.0
-    """With --check: CPU seconds for a test."""
+    """With --check or --screen: CPU seconds for a test. A run judges at `verifier.cpu_s`, by default 6."""
     similarity: Annotated[float, Field(ge=0.5, le=1.0)] = 0.8
     """Jaccard similarity from which on statements are the same."""
     distinct: bool | None = None

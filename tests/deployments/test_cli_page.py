@@ -4,9 +4,12 @@ import re
 import shlex
 
 import pytest
+from rich.text import Text
 
 from deployments.cli import COMMANDS, load
 from docs.site.commands_page import commands_page
+from oapl_core.planning.stages import BASE_MODEL, EVALUATION, OF_A_ROUND, OPTIONAL, PREPARATION, REPORT
+from oapl_core.settings.rows import sources
 from tests.whole_run import ROOT
 
 WRITTEN = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -41,6 +44,21 @@ def test_a_command_has_its_help_and_a_row_for_each_option(name: str) -> None:
         assert parameter.metavar in written if parameter.param_type_name == "argument" else parameter.opts[0] in written
         assert (default == "required") == parameter.required
         assert meaning.strip() and len(meaning.split()) > 1, f"{written}: say in words what it is"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_word_of_a_help_is_taken_for_a_style(name: str) -> None:
+    command = load(name)
+    texts = [command.help, *(getattr(one, "help", "") for one in command.params)]
+    assert not [text for text in texts if text and Text.from_markup(text).plain != text], "a terminal leaves it out"
+
+
+def test_the_help_of_run_names_every_stage() -> None:
+    named = re.findall(r"[\w-]+", load("run").help.partition("STAGE is ")[2])
+    planned = (BASE_MODEL, PREPARATION, *OF_A_ROUND, *OPTIONAL, EVALUATION, REPORT)
+    assert set(named) == {stage.word for stage in planned} | {kind.word for kind in sources() if kind.word}
+    page = (ROOT / "data" / "README.md").read_text(encoding="utf-8").partition("Stages are ")[2].partition("\n\n")[0]
+    assert set(named) == set(re.findall(r"`([\w-]+)`", page))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oapl_core.changing.cleaning import CleaningRules, candidates, remove
-from oapl_core.changing.forking import fork
+from oapl_core.changing.forking import fork, with_overrides
 from oapl_core.errors import ConfigError, DataError
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.planning.plan import finished, steps
@@ -60,6 +60,16 @@ def test_the_ledger_says_where_it_comes_from_and_keeps_the_lines_as_they_are(par
     assert not [line for line in others if "round_01" in line or "round 1" in line or "evaluat" in line]
     again = fork(new, "third", 0).run
     assert [entry.parent for entry in again.ledger.forks()] == [str(new.root), str(parent.root)]
+
+
+def test_a_limit_of_a_fork_is_raised_by_the_parents_settings_with_its_name_and_its_changes(parent: Run) -> None:
+    new = fork(parent, "forked", 1, ["training.learning_rate=1e-5"]).run
+    first, other = parent.config, ['name="forked"', "stop.gpu_hours=5", "training.processes=2"]
+    with pytest.raises(ConfigError, match=r"learning_rate was 1e-05, now 0.0003"):
+        Run.create(with_overrides(first, other, "test"))
+    raised = Run.create(with_overrides(first, [*other, "training.learning_rate=1e-5"], "test"))
+    assert raised.root == new.root
+    assert (raised.config.stop.gpu_hours, raised.config.training.processes) == (5, 2)
 
 
 def test_the_parent_does_not_notice_what_becomes_of_its_fork(parent: Run) -> None:

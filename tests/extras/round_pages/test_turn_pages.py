@@ -94,7 +94,7 @@ def test_the_recipes_of_the_data_page_count_calls_and_rewards(run: Run, tmp_path
     page = (Path(__file__).parents[3] / "data" / "README.md").read_text(encoding="utf-8")
     recipe = page.split("### Turns")[1].split("```python\n")[1].split("```")[0]
     scope: dict[str, Any] = {}
-    recipe = recipe.replace("data/runs/my-run", run.root.as_posix())
+    recipe = recipe.replace("data/runs/my-run-seed0", run.root.as_posix())
     exec(recipe, scope)
     assert scope["calls_per_rollout"].rows() == [(0, 6), (1, 18)]
     assert scope["failed_calls"].rows() == [("python", 18, pytest.approx(1 / 3), 0.5)]
