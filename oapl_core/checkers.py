@@ -7,8 +7,8 @@ and returned value as JSON. For kind `math` they are an empty text, the gold ans
 A checker replaces the comparison, runs inside the verifier and sees hostile text. It must be pure and quick, and return
 False for text that it cannot read. An exception in it is a verifier error, never a 0. A problem names one of these
 functions, or one of its own as ``module:function``, importable where the problems are prepared and where answers are
-verified. It is looked up as kind ``checker`` of oapl_core/plugins, which takes a function of one's own only with the
-mark ``@checker``: a row may be somebody else's, and would else choose what runs here.
+verified. It is looked up as kind ``checker`` of oapl_core/plugins. A function of one's own needs the mark ``@checker``:
+a row may be somebody else's, and would else choose what runs here.
 """
 
 from collections.abc import Callable

@@ -91,10 +91,8 @@ def _kill(process: int, number: int) -> bool:
     """Send a signal; returns False for a process of another user, which nobody here can end."""
     try:
         os.kill(process, number)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    except OSError as error:
+        return not isinstance(error, PermissionError)
     return True
 
 

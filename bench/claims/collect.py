@@ -45,9 +45,10 @@ def collect(results: Path, to: Path, bed: str) -> None:
     evaluations = [{**key, **row} for key, (_, one) in zip(keys, found, strict=True) for row in _evaluations(one)]
     steps = [{**key, **row} for key, (_, one) in zip(keys, found, strict=True) for row in _windows(one["steps"])]
     to.mkdir(parents=True, exist_ok=True)
-    arms = _kept_settings(to, bed, {row["base"] for row in keys})
+    arms = _kept_settings(to, bed, {str(row["base"]) for row in keys})
     for (path, one), key in zip(found, keys, strict=True):
-        if arms.setdefault(key["arm"], own := json.loads(json.dumps(_settings(one)))) != own:
+        own = json.loads(json.dumps(_settings(one)))
+        if arms.setdefault(str(key["arm"]), own) != own:
             sys.exit(f"{path}: has other settings than other results of {key['arm']}; give it another name")
         if one.get("failure"):
             say(f"{path}: {one['failure']}; it has no later evaluations, and means leave its base out")

@@ -61,7 +61,7 @@ class Machine:
     def __post_init__(self) -> None:
         self.kept.mkdir(parents=True, exist_ok=True)
         # what is measured with may not change below the verdicts that are kept
-        facts = [VERIFIER_VERSION, sorted((k, repr(v)) for k, v in self.problems.items())]
+        facts: list[Any] = [VERIFIER_VERSION, sorted((k, repr(v)) for k, v in self.problems.items())]
         self._file = self.kept / f"verdicts-{_hash(facts)}.jsonl"
         # answers are kept with their rewards, and each sampler has numbers of its own
         facts += [type(self.sampler).__name__, self.base_hash, self.max_tokens]

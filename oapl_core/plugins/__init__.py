@@ -8,13 +8,13 @@ the metadata of installed packages; writes nothing.
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from oapl_core.errors import ConfigError
-from oapl_core.plugins.own_function import search_path, source_of
+from oapl_core.plugins.own_function import search_path
 
 _OfProblems = Literal["answers", "checker", "importer", "language", "problem_rows", "problem_sets"]
 _OfFiles = Literal["row_file", "store", "test_rules", "toolchain"]
@@ -190,6 +190,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "objective.name": "oapl_core.plugins.trying:check_objective",
         "objective.name: made": "oapl_core.objectives.options.own:make",
         "pipeline": "oapl_core.planning.pipeline:choose_gpus",
+        "problem's checker": "oapl_core.plugins.own_checker:marked",
         "problems.split": "oapl_core.problems.dividing:DividedSets",
         "reward.function": "oapl_core.plugins.trying:check_import",
         "rounds.keep": "oapl_extras.filters.calling:reasons",
@@ -306,46 +307,30 @@ def resolve(kind: Kind, name: str) -> Any:
     """Import the thing of that name; a module of one's own is looked for in the current folder first.
 
     Raises:
-        ConfigError: nothing has that name, or one's own module cannot be imported, or a checker of one's own is not
-            marked; one line.
+        ConfigError: nothing has that name, or one's own module cannot be imported, or it is a checker without its
+            mark; one line.
         ImportError: what ships needs a library that is not installed.
     """
     where = place(kind, name)
-    module, _, attribute = where.partition(":")
     if name in BUILT_IN[kind]:
+        module, _, attribute = where.partition(":")
         return getattr(importlib.import_module(module), attribute)
-    is_chosen_by_data = kind == "checker" and where not in {*BUILT_IN[kind].values(), *_installed(kind).values()}
-    if is_chosen_by_data:
-        _refuse_unmarked_module(name)
+    if kind == "checker" and where not in {*BUILT_IN[kind].values(), *_installed(kind).values()}:
+        return resolve("setting", "problem's checker")(name, partial(_imported, kind, name, where))
+    return _imported(kind, name, where)
+
+
+def _imported(kind: Kind, name: str, where: str) -> Any:
+    module, _, attribute = where.partition(":")
     for path in reversed([path for path in search_path() if path not in sys.path]):
         sys.path.insert(0, path)
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a person's own module can raise anything
         raise ConfigError(
             f"{_SETTINGS.get(kind, kind)}: {name} cannot be imported ({type(error).__name__}: {error}); modules are "
             f"looked for in {Path.cwd()} first"
         ) from None
-    if is_chosen_by_data and not getattr(found, "is_oapl_checker", False):
-        raise ConfigError(_unmarked(name))
-    return found
-
-
-@cache
-def _refuse_unmarked_module(name: str) -> None:
-    """Refuse, before it runs, a module that cannot have a checker of one's own."""
-    source = source_of(name)
-    if source is None:
-        raise ConfigError(f"`checker`: {name}: there is no such module; they are looked for in {Path.cwd()} first")
-    if b"oapl_core.checkers" not in source.read_bytes():
-        raise ConfigError(_unmarked(name))
-
-
-def _unmarked(name: str) -> str:
-    return (
-        f"`checker`: {name} is not marked, and a row may be somebody else's; if the function is yours, put `@checker` "
-        "of oapl_core.checkers before it"
-    )
 
 
 @cache

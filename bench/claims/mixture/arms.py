@@ -143,7 +143,7 @@ def train(machine: Machine, arms: Mapping[str, Arm], own: Path, until: float, ch
     for number, (name, arm) in enumerate(missing.items(), 1):
         with tempfile.TemporaryDirectory() as scratch:
             kept = own / "states" / f"{name}.pt"
-            one = Continued(arm, machine, Path(scratch), kept, until, chunk)
+            one, failure = Continued(arm, machine, Path(scratch), kept, until, chunk), None
             try:
                 one.run(partial(_say, f"{own.name}: {number}/{len(missing)} {name}"))
             except Paused:
@@ -151,7 +151,6 @@ def train(machine: Machine, arms: Mapping[str, Arm], own: Path, until: float, ch
             except Diverged as error:
                 failure = str(error)
             else:
-                failure = None
                 one.keep(own / "models" / name)
         found = {
             "base": own.name,
