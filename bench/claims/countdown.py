@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
+from oapl_core.checkers import checker
+
 Row = dict[str, Any]
 Tree = int | tuple[str, tuple[tuple[bool, Any], ...]]
 """A number, or ("+", terms) or ("*", factors) with two or more of them, each with whether it is taken away (divided
@@ -177,6 +179,7 @@ def used(tree: Tree) -> Iterator[int]:
             yield from used(part)
 
 
+@checker
 def reaches(test_input: str, expected: str, printed: str) -> bool:
     """The checker: ``printed`` is an expression of the given numbers, none twice, that comes to the target."""
     target, *numbers = map(int, test_input.split())

@@ -84,10 +84,10 @@ def tried(bed: str) -> Mapping[str, Any]:
 
 
 class Diverged(Exception):
-    """An arm has no answers on some bases, as its weights are not finite there."""
+    """An arm has no answers on some bases: its weights are not finite there, or it was not run."""
 
     def __init__(self, bases: Sequence[str]) -> None:
-        super().__init__(f"diverged on {', '.join(bases)}")
+        super().__init__(f"no answers on {', '.join(bases)}")
 
 
 def cells(bed: str, method: str, step: int, way: str = "t06", k: int = 1) -> Cells:
@@ -229,8 +229,9 @@ def methods(bed: str, step: int) -> str:
         at = 0 if method == "base" else step
         if (method, at, "t06") not in rows(bed):
             continue
-        if missing := rows(bed)["base", 0, "t06"].keys() - rows(bed)[method, at, "t06"].keys():
-            name += f" (diverged on {len(missing)} bases, which the means leave out)"
+        every = rows(bed)["base", 0, "t06"].keys()
+        if missing := every - rows(bed)[method, at, "t06"].keys():
+            name += f" (no answers on {len(missing)} of {len(every)} bases, which the means leave out)"
         shares = [f"{100 * estimate(bed, cells(bed, method, at, way, k)).mean:.1f}" for way, k in asked]
         own = rows(bed)[method, at, "t1"].values()
         means = [statistics.fmean(x for x in row["rarefied"] if x is not None) for row in own if any(row["rarefied"])]
@@ -242,17 +243,26 @@ def methods(bed: str, step: int) -> str:
 
 
 def tuning(bed: str) -> str:
-    """Validation answers right, in percent, of each method's best, second and worst setting; edges that were best."""
-    head = ("method", "setting", "best", "second", "worst", "of so many", "at an edge of what was tried")
+    """Validation answers right, in percent, of each method's best, second and worst setting; edges that were best.
+
+    Where two bases choose, the best of the first are tried on the second: best and second are means of both.
+    """
+    head = ["method", "setting", "best", "second", "worst", "of so many", "at an edge of what was tried"]
     chosen, found = {row["method"]: row["arm"] for row in tried(bed)["chosen"]}, []
-    most = max((len(row["by_base"]) for row in tried(bed)["tried"]), default=0)
+    bases = sorted({base for row in tried(bed)["tried"] for base in row["by_base"]})
     for method, best in [(method, chosen[method]) for method in SHOWN if method in chosen]:
         own = {row["arm"]: row["by_base"] for row in tried(bed)["tried"] if row["arm"].split()[0] == method}
-        means = [statistics.fmean(shares.values()) for shares in own.values() if len(shares) == most]
-        first, *_, last = shares = sorted(means, reverse=True)
-        shown = (f"{100 * share:.1f}" for share in (first, shares[1], last))
+        first, second, *_ = sorted(
+            (statistics.fmean(shares.values()) for shares in own.values() if len(shares) == len(bases)), reverse=True
+        )
+        worst = min(shares[bases[0]] for shares in own.values() if bases[0] in shares)
+        shown = [f"{100 * share:.1f}" for share in (first, second, worst)]
+        if len(bases) > 1:
+            shown[0] += f" ({', '.join(f'{100 * own[best][base]:.1f}' for base in bases)})"
         at_edge = ", ".join(edges(best, list(own)))
         found.append((SHOWN[method], best.partition(" ")[2], *shown, str(len(own)), at_edge))
+    if len(bases) > 1:
+        head[2:5] = ["best, mean (each base)", "second, mean", f"worst, {bases[0]}"]
     return table(head, found)
 
 
@@ -299,7 +309,8 @@ def twice() -> str:
     for step, passes in STEPS.items():
         first, second = ({row.question: row for row in of_bed(bed, "", step)} for bed in (FIRST, "habits"))
         for question in (one for one in second if one in first):
-            own = ((row.verdict, row.found.shown(sign="+")) for row in (first[question], second[question]) if row.found)
+            both = (first[question], second[question])
+            own = ((row.verdict, row.found.shown(sign="+") if row.found else row.instead) for row in both)
             found.append((passes, question, *(text for pair in own for text in pair)))
     return table(("", "asked", "first set", "points", "second set", "points"), found)
 

@@ -31,6 +31,7 @@ from bench.claims.many_arms import (
     PASS,
     TUNING,
     Answers,
+    is_of,
     loaded,
     read_carried,
     rollouts_of,
@@ -67,7 +68,7 @@ def main() -> None:
         # a trial is not taken for the job
         folder = options.to / "trials" if options.steps else options.to
         path = folder / f"{base}.{options.plan}.fresh.npz"
-        if not path.exists():
+        if not is_of(path, arms):
             of_base(options, base, arms, path)
 
 

@@ -10,6 +10,7 @@ once for each different answer; Countdown's are read (`diversity.py`), and run w
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,7 +96,10 @@ class ByReading:
     """Reads the expression that a Countdown program prints."""
 
     def __init__(self, run: Any, unread: Judge) -> None:
-        """``unread`` judges programs of another form: arms that were rewarded by the sandbox may have learnt some."""
+        """``unread`` judges programs of another form: arms that were rewarded by the sandbox may have learnt some.
+
+        The right ones of a problem count as one answer, as nobody read what they print.
+        """
         from oapl_core.tables import PROBLEMS, read_table
 
         self._unread = unread
@@ -115,7 +119,7 @@ class ByReading:
                 others[key] = (text, is_cut)
             elif expression and countdown.reaches(self._inputs[key[0]], "", expression):
                 found[key] = expression
-        return found | self._unread.judge(others)
+        return found | dict.fromkeys(self._unread.judge(others), "of another form")
 
 
 def main() -> None:
@@ -249,12 +253,23 @@ def complete(jobs: Sequence[Job]) -> None:
     Raises:
         SystemExit: some were not run.
     """
+    parts = defaultdict[tuple[str, str, str], set[int]](set)
+    for job in jobs:
+        if found := re.fullmatch(r"(.+)\.(.+)\.(\d+)-of-(\d+)", job.about["job"]):
+            base, plan, part, many = found.groups()
+            parts[base, plan, many].add(int(part))
+    for (base, plan, many), there in parts.items():
+        if missing := sorted({*range(int(many))} - there):
+            sys.exit(f"{base}: plan {plan} lacks part {', '.join(map(str, missing))} of {many}; run it first")
     planned = {"tuning": [*arms(), *fresh()], "wider": wider(), "lower": lower()}
     had = defaultdict[tuple[str, str], set[str]](set)
     for job in jobs:
         had[job.about["base"], job.plan] |= set(job.about["arms"])
+    tuned = {name.split()[0] for (_, plan), names in had.items() for name in names if plan == "tuning"}
     for (base, plan), names in had.items():
         methods = {name.split()[0] for name in names}
+        if plan == "again" and (left := sorted(tuned - methods)):
+            sys.exit(f"{base}: plan again has no answers of {', '.join(left)}; run it for them first")
         own = [arm.name for arm in planned.get(plan, ()) if arm.name.split()[0] in methods]
         if missing := [name for name in own if name not in names]:
             sys.exit(f"{base}: plan {plan} has no answers of {', '.join(missing)}; run its other parts first")
@@ -269,15 +284,18 @@ def once(frame: pl.DataFrame) -> pl.DataFrame:
     """Each result once, in order: the base's are in several jobs.
 
     Raises:
-        SystemExit: two jobs have different answers of one arm.
+        SystemExit: two jobs have different answers of one arm that was trained.
     """
     key = ["method", "step", "base", "way"]
-    found = frame.unique(key)
-    different = frame.unique([*key, "arm", "right", "tokens"])
-    if different.height > found.height:
-        _, step, base, _ = different.filter(different.select(key).is_duplicated()).sort(key)[key].row(0)
-        sys.exit(f"{base}: two jobs have different answers of one arm after {step} updates; remove the older ones")
-    return found.sort(key)
+    found = frame.sort("job").unique(key, keep="first", maintain_order=True)
+    different = frame.sort("job").unique([*key, "arm", "right", "tokens"], keep="first", maintain_order=True)
+    for rows in different.filter(different.select(key).is_duplicated()).partition_by(key):
+        first = rows.row(0, named=True)
+        jobs = f"{' and '.join(rows['job'])} have different answers of {first['arm']} after {first['step']} updates"
+        if first["method"] != "base":
+            sys.exit(f"{jobs}; remove the older one")
+        say(f"{jobs}, {first['way']}: another processor rounds otherwise; the first one's are taken")
+    return found.drop("job").sort(key)
 
 
 def validation(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> dict[str, dict[str, float]]:
@@ -327,6 +345,7 @@ def heldout(jobs: Sequence[Job], wanted: Sequence[Any], known: Known) -> Iterato
         for (number, step, way), cell in cells.items():
             name, n = job.about["arms"][number], WAYS[way].answers
             yield {
+                "job": job.about["job"],
                 "method": name.split()[0],
                 "arm": name,
                 "base": job.about["base"],

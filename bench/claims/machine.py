@@ -9,10 +9,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from oapl_core.model_files.model_folder import policy_hash
 from oapl_core.rollouts.requests import Request, Sampler
@@ -99,7 +100,7 @@ class Machine:
         return self._known
 
     def _keep(self, found: Mapping[tuple[str, int], tuple[Answer, float]]) -> None:
-        with self._answers_file.open("a") as file:
+        with _appended(self._answers_file) as file:
             for (key, seed), (a, each) in found.items():
                 row = [key, seed, each, a.response_ids, a.logprobs, a.reward, a.is_cut]
                 file.write(json.dumps(row) + "\n")
@@ -146,7 +147,7 @@ class Machine:
         problems = [self.problems[names[i]] for i in new]
         verdicts = self.verifier.verify(problems, [given[i][0] for i in new], [given[i][1] for i in new])
         once: dict[str, float | None] = {}
-        with self._file.open("a") as file:
+        with _appended(self._file) as file:
             for i, verdict in zip(new, verdicts, strict=True):
                 once[keys[i]] = verdict.reward
                 if verdict.outcome.is_repeatable and verdict.reward is not None:
@@ -160,14 +161,24 @@ def _hash(facts: Any) -> str:
 
 
 def _lines(path: Path) -> list[Any]:
-    """What a file has; a last line that a kill has cut is taken off, as the next one would be appended to it."""
-    if not path.exists():
-        return []
-    whole = path.read_bytes()
-    kept = whole[: whole.rfind(b"\n") + 1]
-    if len(kept) < len(whole):
-        os.truncate(path, len(kept))
-    return [json.loads(line) for line in kept.splitlines()]
+    """What a file has; a line that a kill has cut is left out."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return [row for row in found if isinstance(row, list)]
+
+
+@contextmanager
+def _appended(path: Path) -> Iterator[TextIO]:
+    """A file to append lines to: behind a line that a kill has cut a new one begins."""
+    with path.open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        if end and file.read(1) != b"\n":
+            file.write(b"\n")
+    with path.open("a") as text:
+        yield text
 
 
 def machine_of(run_dir: Path, sampler: Sampler, verifier: Verifier, kept: Path) -> Machine:

@@ -98,10 +98,14 @@ def is_there(to: Path, job: Job, chosen: Path | None) -> bool:
     Raises:
         SystemExit: it has other arms than the job: of other methods, or of settings that were chosen before.
     """
-    path = to / f"{job.name}.npz"
+    return is_of(to / f"{job.name}.npz", arms_of(job, chosen))
+
+
+def is_of(path: Path, arms: "Sequence[SideArm]") -> bool:
+    """Whether a file is there and of these arms. Raises SystemExit if it is of others."""
     if not path.exists():
         return False
-    own, found = {"base", *(arm.name for arm in arms_of(job, chosen))}, set(about_of(path)["arms"])
+    own, found = {"base", *(arm.name for arm in arms)}, set(about_of(path)["arms"])
     if own != found:
         several = ", ".join(sorted(own ^ found))
         sys.exit(f"{path}: is of other arms ({several}); name another --to or other --parts, or remove it")

@@ -101,7 +101,7 @@ class Results:
 
 def fell(now: float, best: float) -> bool:
     """Whether pass@1 lies FALL or more below the best."""
-    return now <= best - FALL
+    return now <= best - FALL + 1e-9  # 0.3 - 0.1 is less than 0.2
 
 
 def collapsed(shares: Sequence[float]) -> bool:

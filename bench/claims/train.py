@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -46,18 +47,23 @@ def main() -> None:
         if re.fullmatch(rf"(?:{options.only or '.*'})(-seed\d+)?", name)
     }
     end = time.monotonic() + 60 * options.minutes
-    for run_dir in options.runs:
-        train(run_dir, options.to, wanted, end, options.models)
+    failed = [name for run in options.runs for name in train(run, options.to, wanted, end, options.models)]
+    if failed:
+        sys.exit(f"{len(failed)} arms failed, and the next call tries them again: {', '.join(failed)}")
 
 
 def train(
     run_dir: Path, to: Path, arms: "Mapping[str, Arm]", end: float = float("inf"), keep_models: bool = False
-) -> None:
-    """The missing ones of ``arms``, one after the other, in one engine; none begins after ``end`` (monotonic)."""
+) -> list[str]:
+    """The missing ones of ``arms``, one after the other, in one engine; none begins after ``end`` (monotonic).
+
+    Returns the names of those that failed.
+    """
     to = to / run_dir.name
     missing = {name: arm for name, arm in arms.items() if not (to / f"{name}.json").exists()}
+    failed: list[str] = []
     if not missing or time.monotonic() > end:
-        return
+        return failed
     import torch
 
     from bench.claims.machine import machine_of
@@ -78,7 +84,7 @@ def train(
         machine = machine_of(run_dir, sampler, verifier, to / "kept")
         for number, (name, arm) in enumerate(missing.items(), 1):
             if time.monotonic() > end:
-                return
+                break
             start = time.monotonic()
             lagged, failure = arm.start(machine, Path(scratch)), None
             at = f"{run_dir.name}: arm {number}/{len(missing)} {name}"
@@ -87,9 +93,10 @@ def train(
             except Diverged as error:
                 failure = str(error)
             except StageFailed as error:
-                say(f"{at}: {error}; the next call tries it again")
+                say(f"{at}: {error}")
+                failed.append(name)
                 continue
-            if keep_models:
+            if keep_models and failure is None:
                 lagged.keep(to / "models" / name)
             found = {
                 "base": run_dir.name,
@@ -103,6 +110,7 @@ def train(
             draft = to / f".tmp-{name}"
             draft.write_text(json.dumps(found))
             draft.rename(to / f"{name}.json")
+    return failed
 
 
 if __name__ == "__main__":

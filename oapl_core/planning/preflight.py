@@ -30,7 +30,7 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
     """Check what every stage process needs first; ``number`` is its round.
 
     Raises:
-        ConfigError: the function that says what a verdict earns cannot be imported.
+        ConfigError: the function that says what a verdict earns cannot be imported, or a checker may not be used.
         DataError: what the stage reads was removed on purpose; says how to make it again.
         SandboxError: answers are to be judged whose language has no compiler or interpreter here.
         StageFailed: the disk has less room than the stage needs.
@@ -39,6 +39,8 @@ def before_stage(run: Run, verb: str, number: int | None) -> None:
     judges = verb in BY_VERB and "sandbox" in BY_VERB[verb].needs
     if judges:
         refuse_missing_tools(run)
+        for checker in asked_for(run.problems, "checker"):
+            plugins.resolve("checker", checker)
     # a minute before the first verdict, not after the first part
     # evaluations judge by the run's own settings, also those after a round
     has_own = verb == VERIFICATION.verb and number is not None and number < len(run.config.rounds)
@@ -94,11 +96,15 @@ def refuse_unjudged(config: Experiment, problems: Iterable[dict[str, Any]]) -> I
 
 def toolchains_in(problems: Path) -> list[Toolchain]:
     """Return the toolchains that ``problems`` (tables.PROBLEMS) ask for, beside Python, by name."""
+    return toolchains_of({ASKED_BY: name} for name in asked_for(problems, ASKED_BY))
+
+
+def asked_for(problems: Path, column: str) -> list[str]:
+    """List the names in a column of ``problems`` (tables.PROBLEMS), each once."""
     if not problems.is_file():
         return []
     with readable(problems):
-        asked = read_table(problems, PROBLEMS, [ASKED_BY])[ASKED_BY].unique().to_pylist()
-    return toolchains_of({ASKED_BY: name} for name in asked)
+        return sorted(filter(None, read_table(problems, PROBLEMS, [column])[column].unique().to_pylist()))
 
 
 def _reads(run: Run, verb: str, number: int | None) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 Reads the source of a module before it is imported.
 """
 
+import re
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ def marked(name: str, load: Callable[[], Any]) -> Any:
     Raises:
         ConfigError: it has no mark, or its module cannot have one and was not imported; one line.
     """
-    found = load() if _may_be_marked(name) else None
+    _refuse_module(name)
+    found = load()
     if not getattr(found, "is_oapl_checker", False):
         raise ConfigError(
             f"`checker`: {name} is not marked, and a row may be somebody else's; if the function is yours, put "
@@ -27,9 +30,20 @@ def marked(name: str, load: Callable[[], Any]) -> Any:
     return found
 
 
-@cache
-def _may_be_marked(name: str) -> bool:
+@cache  # of what passes: a file that was refused may be mended meanwhile
+def _refuse_module(name: str) -> None:
+    """Refuse a module that does not import the mark, before it runs."""
     source = source_of(name)
     if source is None:
+        if find_spec(name.partition(":")[0].partition(".")[0]):  # installed by a hook of its own: a person's doing
+            return
         raise ConfigError(f"`checker`: {name}: there is no such module; they are looked for in {Path.cwd()} first")
-    return b"oapl_core.checkers" in source.read_bytes()
+    try:
+        text = source.read_bytes()
+    except OSError:  # in a zip file
+        return
+    if not re.search(rb"\boapl_core\b[\s\S]*\bcheckers\b", text):
+        raise ConfigError(
+            f"`checker`: {name}: that module does not import oapl_core.checkers, so it was not imported; if the "
+            "function is yours, name the module that defines it, and put `@checker` of oapl_core.checkers before it"
+        )

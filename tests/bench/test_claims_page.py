@@ -130,3 +130,4 @@ def test_an_arm_that_ends_just_ten_points_below_its_best_has_collapsed() -> None
     assert collapsed([0.3, 0.5, 0.4])
     assert not collapsed([0.3, 0.5, 0.41])
     assert collapsed([0.42, 0.5, 0.41]), "below its base"
+    assert all(collapsed([0.0, best / 10, (best - 1) / 10]) for best in range(1, 11)), "rounding decides nothing"

@@ -43,7 +43,7 @@ def test_an_arm_that_diverged_on_a_base_leaves_its_questions_open_and_the_others
     before = {row.question: row for row in factorial_page.of_bed("habits", "bed 3", 90)}
     changed = [question for question, row in asked.items() if row != before[question]]
     assert changed == ["2. OAPL on correct answers alone: gain less half of the gap"]
-    assert (asked[changed[0]].verdict, asked[changed[0]].found) == ("diverged on habits-seed3", None)
+    assert (asked[changed[0]].verdict, asked[changed[0]].found) == ("no answers on habits-seed3", None)
 
 
 def test_a_base_without_answers_is_told_where_numbers_are_means_over_bases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,5 +54,5 @@ def test_a_base_without_answers_is_told_where_numbers_are_means_over_bases(monke
     monkeypatch.setattr(factorial_page, "rows", lambda bed: fewer)
     asked = {row.question: row for row in factorial_page.of_bed("countdown", "bed 2", 90)}
     (row,) = (row for question, row in asked.items() if question.endswith("RFT less TOPR"))
-    assert (row.verdict, row.found) == ("diverged on countdown-seed3", None)
-    assert "| RFT (diverged on 1 bases, which the means leave out) |" in factorial_page.methods("countdown", 90)
+    assert (row.verdict, row.found) == ("no answers on countdown-seed3", None)
+    assert "| RFT (no answers on 1 of 6 bases, which the means leave out) |" in factorial_page.methods("countdown", 90)

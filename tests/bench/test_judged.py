@@ -103,6 +103,12 @@ def test_nothing_is_chosen_before_every_setting_of_a_method_was_tried() -> None:
         complete([of_plan("tuning", topr[:3]), of_plan("tuning", topr[4:])])
     with pytest.raises(SystemExit, match="has no answers of grpo-off-by-one"):
         complete([of_plan("tuning", rates[1:])])
+    with pytest.raises(SystemExit, match="plan again has no answers of topr; run it for them first"):
+        complete([of_plan("tuning", topr), of_plan("again", [])])
+    third = of_plan("again", topr[:1])
+    third.about["job"] = "demo-seed6.again.2-of-3"  # type: ignore[index]
+    with pytest.raises(SystemExit, match="demo-seed6: plan again lacks part 0, 1 of 3; run it first"):
+        complete([of_plan("tuning", topr), third])
 
 
 def test_arms_of_a_base_learn_from_one_file() -> None:
@@ -112,11 +118,16 @@ def test_arms_of_a_base_learn_from_one_file() -> None:
 
 
 def test_an_arm_that_two_jobs_have_answered_otherwise_is_refused() -> None:
-    key = {"method": "topr", "base": "demo-seed0", "step": 90, "way": "t1", "arm": "topr rate=1", "tokens": 2.0}
+    key = {"job": "a", "method": "topr", "base": "demo-seed0", "step": 90, "way": "t1", "arm": "topr rate=1"}
+    key |= {"tokens": 2.0}
     frame = pl.DataFrame([key | {"right": [1, 2]}, key | {"right": [1, 2]}, key | {"right": [0, 2], "step": 20}])
     assert once(frame)["step"].to_list() == [20, 90]
-    with pytest.raises(SystemExit, match="demo-seed0: two jobs have different answers of one arm after 90 updates"):
-        once(pl.concat([frame, pl.DataFrame([key | {"right": [2, 2]}])]))
+    with pytest.raises(SystemExit, match="a and b have different answers of topr rate=1 after 90 updates; remove"):
+        once(pl.concat([frame, pl.DataFrame([key | {"right": [2, 2], "job": "b"}])]))
+    # the base is answered by each call's first part, and training on another machine need not be thrown away for it
+    base = key | {"method": "base", "arm": "base", "step": 0}
+    found = once(pl.DataFrame([base | {"right": [2, 2], "job": "b"}, base | {"right": [1, 2]}]))
+    assert found["right"].to_list() == [[1, 2]]
 
 
 def test_right_answers_are_counted_by_problem_and_by_text() -> None:
@@ -161,15 +172,17 @@ def test_countdowns_programs_are_read_and_equal_ones_are_one(tmp_path: Path) -> 
         "another target": ("```python\nprint('4*8')\n```", False),
         "no expression": ("```python\nprint('4*')\n```", False),
         "no print": ("```python\nx = '(4+8)*2'\n```", False),
+        "a third form": ("```python\nprint(str('(4+8)*2'))  # done\n```", False),
         "another form": ("```python\nprint('(4+8)*2')  # done\n```", False),
         "no program": ("(4+8)*2", False),
         "cut": ("```python\nprint('(4+8)*2')", True),
     }
     right = judge.judge({("p", name.encode()): text for name, text in texts.items()})
     found = {key[1].decode(): text for key, text in right.items()}
-    assert set(found) == {"right", "the same", "another", "another form"}
-    assert sorted(asked) == ["another form", "no expression", "no print"]
+    assert set(found) == {"right", "the same", "another", "another form", "a third form"}
+    assert sorted(asked) == ["a third form", "another form", "no expression", "no print"]
     assert found["right"] == found["the same"] != found["another"]
+    assert found["another form"] == found["a third form"] == "of another form"
 
 
 @pytest.mark.parametrize("counts", [{"a": 4}, {"a": 1, "b": 1, "c": 1, "d": 1}, {"a": 3, "b": 2}, {"a": 10, "b": 1}])

@@ -387,10 +387,17 @@ def test_an_arm_that_diverged_is_told_in_its_row_and_leaves_its_questions_open(m
     monkeypatch.setattr(page, "evaluated", lambda: {**known, "grpo-lag50": {base: cut}})
     page.unfinished.cache_clear()
     try:
-        (row,) = (line for line in page.arms().splitlines() if line.startswith("| GRPO | 50 |"))
+        name = "| GRPO (diverged on 1 of 1 bases) | 50 |"
+        (row,) = (line for line in page.arms().splitlines() if line.startswith(name))
         assert row.split(" | ")[7:10] == ["diverged", "", "1 of 1"], row
+        often = {arm: own for arm, own in page.asked_often().items() if arm != "grpo-lag50"}
+        monkeypatch.setattr(page, "asked_often", lambda: often)
+        for table in (page.families(), page.wide()):
+            (row,) = (line for line in table.splitlines() if line.startswith(name))
+            assert row.split(" | ")[2] == "diverged"
+            assert row.count("|") == table.splitlines()[0].count("|")
         asked = page._asked("4", "OAPL less GRPO", lambda: page._pair("oapl-lag50", "grpo-lag50"))
         assert asked
-        assert (asked.verdict, asked.found) == (f"diverged on {base}", None)
+        assert (asked.verdict, asked.found) == (f"no answers on {base}", None)
     finally:
         page.unfinished.cache_clear()

@@ -128,7 +128,7 @@ class Continued(Lagged):
         return json.dumps(self.arm.settings(), sort_keys=True)
 
     def _load(self, state: dict[str, Any]) -> None:
-        if state["arm"] != self._settings():
+        if state.get("arm") != self._settings():
             raise DataError(f"{self.kept}: was begun with other settings; remove it to begin anew, or give those again")
         self.step, self.samples, self.seconds = state["step"], state["samples"], state["seconds"]
         self._begun, self._saved = tuple(state["begun"]) or None, self.step

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.claims.mixture.scales import Scale, Tier
+from oapl_core.checkers import checker
 
 Row = dict[str, Any]
 LETTERS = string.ascii_lowercase + string.ascii_uppercase
@@ -107,6 +108,7 @@ def _is_right(own: re.Match[str], said: re.Match[str], known: Mapping[str, int],
     return said[9] == str(computed(int(said[6]), said[7], int(said[8]), modulus))
 
 
+@checker
 def derives(test_input: str, expected: str, printed: str) -> bool:
     """The checker: every line is right, every needed value is there, and the last one is what was asked for."""
     # the value that is asked for needs all others, so that right lines which end with it are all there are

@@ -162,7 +162,14 @@ def _by_arm(row_of: Callable[[str], list[str]]) -> list[list[str]]:
     """A row for each method and lag that some base has."""
     kinds = [(method, lag) for lag in sorted(studies.LAGS, reverse=True) for method in NAMES]
     there = [(method, lag) for method, lag in kinds if f"{method}-lag{lag}" in evaluated()]
-    return [[NAMES[method], str(lag), *row_of(f"{method}-lag{lag}")] for method, lag in there]
+    return [[_named(method, lag), str(lag), *row_of(f"{method}-lag{lag}")] for method, lag in there]
+
+
+def _named(method: str, lag: int) -> str:
+    """A method's name; means are over the bases on which it did not diverge."""
+    arm = f"{method}-lag{lag}"
+    left = f" (diverged on {len(unfinished(arm))} of {len(evaluated()[arm])} bases)"
+    return NAMES[method] + (left if unfinished(arm) else "")
 
 
 def arms() -> str:
@@ -224,8 +231,12 @@ def families() -> str:
 
     first = next(own for arm, own in evaluated().items() if arm.endswith(f"lag{max(studies.LAGS)}"))
     base = ["base", "", *row_of([by_step[0] for by_step in first.values()])]
-    own = _by_arm(lambda arm: row_of([by_step[max(by_step)] for by_step in evaluated()[arm].values()]))
-    return table(["method", "L", *columns], [base, *own])
+
+    def of_arm(arm: str) -> list[str]:
+        ends = [by_step[max(by_step)] for base, by_step in evaluated()[arm].items() if base not in unfinished(arm)]
+        return row_of(ends) if ends else ["diverged", *[""] * (len(columns) - 1)]
+
+    return table(["method", "L", *columns], [base, *_by_arm(of_arm)])
 
 
 @cache
@@ -242,6 +253,8 @@ def wide() -> str:
     """pass@k of the last weights: means over bases."""
 
     def row_of(arm: str) -> list[str]:
+        if arm not in asked_often():
+            return ["diverged", *[""] * (len(head) - 3)]
         own = asked_often()[arm].values()
         shares = [statistics.fmean(x for cell in often(arm, k).values() for x in cell) for k in KS]
         sharp = statistics.fmean(row["right_sharp"] / row["n_sharp"] for rows in own for row in rows)
@@ -303,7 +316,7 @@ def questions() -> str:
             arms_of_pair = (f"{method}-lag{lag}" for method in (one, other))
             asked.append(_asked("4", f"{NAMES[one]} less {NAMES[other]}, {where}", partial(_pair, *arms_of_pair)))
     found = [one for one in asked if one]
-    is_decidable = any(one.verdict != NOT_RUN for one in found)
+    is_decidable = any(one.verdict != NOT_RUN for one in found if one.found)
     return asked_table(found) if is_decidable else "**No arm was run on three bases yet.**"
 
 

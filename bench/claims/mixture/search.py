@@ -23,6 +23,7 @@ from typing import Any
 
 from bench.claims import countdown
 from bench.claims.mixture.scales import Scale, Tier
+from oapl_core.checkers import checker
 
 Row = dict[str, Any]
 Step = tuple[int, str, int, int]
@@ -80,6 +81,7 @@ def task_of(steps: Sequence[Step]) -> tuple[Counter[int], int] | None:
     return (+given, target) if +left_over == Counter([target]) else None
 
 
+@checker
 def reaches(test_input: str, expected: str, printed: str) -> bool:
     """The checker: the steps use the numbers of the expected ones, each once, and come to the same target."""
     steps, known = steps_of(printed), steps_of(expected)

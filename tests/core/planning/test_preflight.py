@@ -1,16 +1,18 @@
 """Room on the disk is asked for before a stage spends minutes, from what the run has written so far."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from oapl_core.errors import StageFailed
+from oapl_core.errors import ConfigError, StageFailed
 from oapl_core.planning.preflight import before_stage, estimate
 from oapl_core.planning.room import Need
 from oapl_core.rollouts.generate import generate
 from oapl_core.run_folder.run import Run
+from oapl_core.tables import PROBLEMS, read_table, write_table
 from tests.sampling_run import MadeUpSampler, made_up_model, make_run
 from tests.synthetic_run import Sizes, write_synthetic_run
 
@@ -91,3 +93,19 @@ def test_every_stage_process_asks_before_it_works(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "error: " in done.stderr
     assert "--redo sampling --round 0" in done.stderr
+
+
+def named_by_a_row(test_input: str, expected: str, printed: str) -> bool:
+    raise AssertionError("code that a row may not name is not called")
+
+
+def test_a_checker_that_an_old_run_may_not_use_any_more_is_one_line_before_answers_are_judged(
+    run: Run, tmp_path: Path
+) -> None:
+    run = Run.open(shutil.copytree(run.root, tmp_path / run.root.name))
+    rows = [row | {"checker": f"{__name__}:named_by_a_row"} for row in read_table(run.problems, PROBLEMS).to_pylist()]
+    run.problems.unlink()
+    write_table(run.problems, PROBLEMS, rows)
+    before_stage(run, "rollouts.generate", 0)
+    with pytest.raises(ConfigError, match="`checker`: .*named_by_a_row.* put `@checker` of oapl_core.checkers before"):
+        before_stage(run, "verdicts.verify", 0)

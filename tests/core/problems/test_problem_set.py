@@ -143,11 +143,11 @@ def test_a_broken_assert_problem_is_named(tmp_path: Path, change: dict[str, Any]
     [
         ("any_lines", "there is no checker 'any_lines'; known are unordered_lines, "),
         ("no_such_module:judge", "there is no such module"),
-        ("builtins:chr", "there is no such module"),
+        ("builtins:chr", "is not marked, and a row may be somebody else's"),
         (f"{__name__}:no_such_function", "cannot be imported"),
         (f"{__name__}:two_texts", "does not take (test_input, expected, printed)"),
         (f"{__name__}:unmarked", "is not marked, and a row may be somebody else's"),
-        ("os:execl", "is not marked, and a row may be somebody else's"),
+        ("os:execl", "does not import oapl_core.checkers, so it was not imported"),
         ("antigravity:::", "there is no checker"),
         (7, "`checker` must be a text or null"),
     ],
@@ -178,11 +178,15 @@ def test_a_checker_by_name_or_path_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_module_that_has_no_checker_is_not_even_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "somebody_s.py").write_text("raise AssertionError('it ran')\ndef f(a, b, c): return True\n")
+    code = tmp_path / "somebody_s.py"
+    code.write_text("raise AssertionError('it ran')\ndef f(a, b, c): return True\n")
     monkeypatch.chdir(tmp_path)
-    message = complaint(write(tmp_path / "a.jsonl", {**STDIN, "checker": "somebody_s:f"}))
-    assert "somebody_s:f is not marked" in message
+    path = write(tmp_path / "a.jsonl", {**STDIN, "checker": "somebody_s:f"})
+    assert "somebody_s:f: that module does not import oapl_core.checkers, so it was not imported" in complaint(path)
     assert "somebody_s" not in sys.modules
+    # once its owner has marked it, it is taken, without a new process; written either way
+    code.write_text("from oapl_core import checkers\n@checkers.checker\ndef f(a, b, c): return True\n")
+    assert [row["checker"] for row in read_problem_set(path, "train")] == ["somebody_s:f"]
 
 
 def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
