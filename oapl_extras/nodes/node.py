@@ -26,8 +26,8 @@ from oapl_core.training.launching import threads_of
 from oapl_extras.nodes.nodes import Call, call_file, own_number
 
 PATIENCE_S = 3600.0
-"""Seconds that a finished run may lie untaken before a node gives up: node 0, which may redo a stage, may wait for its
-image for so long."""
+"""Seconds that a finished run may lie untaken before a node gives up. Node 0 may still wait for its image, to redo a
+stage."""
 
 
 def join(root: Path, call: Call, number: int, announce: bool = False) -> int:
