@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from tests.figures import drawn_once
+from tests.processes import end_orphans
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -124,6 +125,12 @@ def prefect() -> Iterator[None]:
 def _figures_drawn_once() -> Iterator[None]:
     with drawn_once():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_orphans() -> Iterator[None]:
+    yield
+    end_orphans()
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Processes that a test starts: none outlives it, also where an assertion fails."""
+"""Processes that a test starts: they end with it, also where an assertion fails."""
 
 import subprocess
 import time
@@ -11,7 +11,10 @@ import psutil
 
 @contextmanager
 def started(command: Sequence[object], **options: Any) -> Iterator["subprocess.Popen[Any]"]:
-    """Start ``command`` with options of Popen; at the end, what of it and below it still lives is killed."""
+    """Start ``command`` with options of Popen; at the end it is killed, if it lives, with all below it.
+
+    What is below a process that has ended cannot be found any more and is left: see ``kill_alone``.
+    """
     process = subprocess.Popen([str(word) for word in command], **options)
     try:
         yield process
@@ -21,10 +24,7 @@ def started(command: Sequence[object], **options: Any) -> Iterator["subprocess.P
 
 def kill(process: "subprocess.Popen[Any] | psutil.Popen") -> None:
     """Kill a process, if it lives, with all below it; close its pipes."""
-    below: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    for one in (process, *below):
+    for one in (process, *_below(process)):
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
             one.kill()
     process.wait()
@@ -32,6 +32,34 @@ def kill(process: "subprocess.Popen[Any] | psutil.Popen") -> None:
         if pipe and not pipe.closed:
             with suppress(BrokenPipeError):
                 pipe.close()
+
+
+_orphans = list[psutil.Process]()
+"""What was below processes that tests killed alone."""
+
+
+def kill_alone(process: "subprocess.Popen[Any] | psutil.Popen") -> None:
+    """Kill a process, if it lives, and nothing below it: whether that ends, or harms the next start, is tested.
+
+    What was below it ends with the test at the latest (``end_orphans``).
+    """
+    _orphans.extend(_below(process))
+    process.kill()
+    process.wait()
+
+
+def end_orphans() -> None:
+    """Kill what is left of all that was below processes which were killed alone."""
+    while _orphans:
+        with suppress(psutil.NoSuchProcess):
+            _orphans.pop().kill()
+
+
+def _below(process: "subprocess.Popen[Any] | psutil.Popen") -> list[psutil.Process]:
+    """What descends from a process; nothing if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    return []
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float = 60.0) -> None:

@@ -27,14 +27,14 @@ class Family:
 
     def living(self) -> dict[int, str]:
         """Command lines of its living processes, by process id."""
-        return {process: _line(process) for process in self._look(marks=True)}
+        return {process: line_of(process) for process in self._look(marks=True)}
 
     @contextmanager
     def watched(self, root: int) -> Iterator[None]:
         """Get to know what descends from process ``root``, as long as the context lasts."""
         over = threading.Event()
         with self._lock:
-            self._members |= {root: facts[1]} if (facts := _facts(root)) else {}
+            self._members |= {root: one[1]} if (one := facts(root)) else {}
         watcher = threading.Thread(target=self._watch, args=(over,), daemon=True)
         watcher.start()
         try:
@@ -50,7 +50,7 @@ class Family:
     def _look(self, marks: bool) -> list[int]:
         """Take in who descends from a member, with ``marks`` also who is marked; returns the living, no zombies."""
         with self._lock:
-            found = {process: facts for process in processes() if (facts := _facts(process))}
+            found = {process: one for process in processes() if (one := facts(process))}
             known = {process for process, (_, start, _) in found.items() if self._members.get(process) == start}
             if marks:
                 known |= {process for process in found.keys() - known if self._wanted in _variables(process)}
@@ -66,7 +66,7 @@ def processes() -> Iterator[int]:
     yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def _facts(process: int) -> tuple[int, int, bool] | None:
+def facts(process: int) -> tuple[int, int, bool] | None:
     """Parent's id, start time, and whether it is a zombie; None if it is gone."""
     try:
         fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
@@ -82,7 +82,8 @@ def _variables(process: int) -> list[bytes]:
         return []
 
 
-def _line(process: int) -> str:
+def line_of(process: int) -> str:
+    """Command line; empty if the process is gone."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.chaos.compare import differences
+from bench.chaos.family import facts, line_of
 from bench.chaos.world import ROOT, VARIANTS, Control, Ended, Started, World, signal_to
 from oapl_core.planning.plan import Step, steps
 from oapl_core.run_folder.checking import findings
@@ -28,7 +29,7 @@ _MOST_STARTS = 4
 """Times that the same command is given after the fault."""
 _APPEARS_S = 60.0
 """Seconds that are waited, after the moment of the fault, for a process that is to be killed."""
-_VERIFIERS = ("oapl_core.sandbox.fork_server", "oapl_core.verdicts.workers.")
+_FORK_SERVER, _WORKER = "oapl_core.sandbox.fork_server", "oapl_core.verdicts.workers."
 """What command lines of the verifier's processes have."""
 _ERRORS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EROFS": errno.EROFS}
 
@@ -204,12 +205,32 @@ def _targets(trial: Trial, started: Started) -> dict[str, list[int]]:
             kind = "guard"
         elif "prefect" in line or "uvicorn" in line:
             kind = "Prefect server"
-        elif any(name in line for name in _VERIFIERS):
+        elif _FORK_SERVER in line and _is_below_fork_server(process):
+            continue  # it may be a program that is judged, and a signal to that is the program's own
+        elif _FORK_SERVER in line or _WORKER in line:
             kind = "verifier"
         elif "-m oapl_core." in line:
             kind = "stage"
         found.setdefault(kind, []).append(process)
     return found
+
+
+def _is_below_fork_server(process: int) -> bool:
+    """Whether a fork server forked it: such a child, of which judged programs are some, keeps the command line."""
+    found = facts(process)
+    return found is None or _FORK_SERVER in line_of(found[0])
+
+
+def _workers(trial: Trial, started: Started) -> list[int]:
+    """Processes of the verifier that are ready to judge.
+
+    A sandbox proves its level on its first fork server, then starts one after the other. So only the youngest may still
+    be proven, or be starting.
+    """
+    processes = _targets(trial, started).get("verifier", [])
+    servers = [process for process in processes if _FORK_SERVER in line_of(process)]
+    youngest = max(servers, key=lambda process: (facts(process) or (0, 0))[1], default=0)
+    return [process for process in processes if process != youngest]
 
 
 def _hurt_signal(trial: Trial, _run: Run) -> Iterator[Ended]:
@@ -429,7 +450,7 @@ def _hurt_share(trial: Trial, _run: Run) -> Iterator[Ended]:
     step = trial.step("verdicts.verify", "evaluation.evaluate")
     with trial.world.start(trial.redo(step)) as started:
         trial.moment(started, step)
-        _kill_one(trial, started, lambda: _targets(trial, started).get("verifier", []))
+        _kill_one(trial, started, lambda: _workers(trial, started))
         yield started.wait(420)
 
 

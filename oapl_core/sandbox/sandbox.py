@@ -127,19 +127,24 @@ class Sandbox:
         """Process ids of the fork servers' watchers."""
         return [server.pid for server in self._servers]
 
-    def _start(self, level: Level) -> None:
-        """Proves the level on the first server: the others are made in the same way."""
-        first = self._server_process(level)
-        self._servers.add(first)
+    def _start(self, level: Level, is_last: bool = False) -> None:
+        """Proves the level on the first server: the others are made in the same way.
+
+        Tries once more if one is lost: a kill, such as for want of memory, says nothing about the level.
+        """
         try:
+            self._servers.add(first := self._server_process(level))
             prove(level, lambda program, inputs, limits: list(first.executions(program, inputs, limits)))
+            self._level = level
+            self._idle.put(first)
+            for _ in range(self.workers - 1):
+                self._servers.add(server := self._server_process(level))
+                self._idle.put(server)
         except (ServerLost, ProgramNotRun) as error:
-            raise SandboxError(f"level {level!r} is not available: {error}") from None
-        self._level = level
-        self._idle.put(first)
-        for _ in range(self.workers - 1):
-            self._servers.add(server := self._server_process(level))
-            self._idle.put(server)
+            self.close()
+            if is_last:
+                raise SandboxError(f"level {level!r} is not available: {error}") from None
+            self._start(level, is_last=True)
 
     def _server_process(self, level: Level) -> ServerProcess:
         return ServerProcess(level, self._libraries, self._serves)
@@ -163,7 +168,7 @@ class Sandbox:
     def _another(self) -> ServerProcess:
         try:
             server = self._server_process(self.level)
-        except (SandboxError, OSError) as error:
+        except (SandboxError, ServerLost, OSError) as error:
             # on a full machine the next try would fail as fast, and take the work that other servers could do
             time.sleep(_PAUSE_S)
             raise ServerLost(f"no fork server could be started: {error}") from None

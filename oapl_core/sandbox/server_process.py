@@ -41,7 +41,7 @@ class ServerProcess:
         """Starts it and waits until it is ready at `level`, for programs in Python and what else it `serves`.
 
         Raises:
-            SandboxError: this level cannot be set up here; the message has the kernel's reason.
+            SandboxError: this level cannot be set up here; the message has the kernel's reason. ServerLost: a kill.
         """
         # -P -s -S: only the standard library and what is named here can be imported; -B: nothing is written.
         ours, theirs = socket.socketpair()
@@ -65,7 +65,8 @@ class ServerProcess:
             wire.receive(self._connection)
         except (EOFError, OSError) as error:
             self.close()
-            raise SandboxError(f"level {level!r} is not available: {self._complaint() or error}") from None
+            said = self._complaint()  # a server that is killed says nothing
+            raise (SandboxError(f"level {level!r} is not available: {said}") if said else self._lost(error)) from None
 
     @property
     def pid(self) -> int:

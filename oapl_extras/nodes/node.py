@@ -25,8 +25,9 @@ from oapl_core.stage import ERROR_PREFIX
 from oapl_core.training.launching import threads_of
 from oapl_extras.nodes.nodes import Call, call_file, own_number
 
-PATIENCE_S = 600.0
-"""Seconds that a finished run may lie untaken before a node gives up: node 0 may come up later, to redo a stage."""
+PATIENCE_S = 3600.0
+"""Seconds that a finished run may lie untaken before a node gives up. Node 0 may still wait for its image, to redo a
+stage."""
 
 
 def join(root: Path, call: Call, number: int, announce: bool = False) -> int:

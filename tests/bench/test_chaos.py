@@ -15,10 +15,12 @@ import pytest
 from bench.chaos.compare import differences
 from bench.chaos.family import MARK, Family
 from bench.chaos.page import DATA, PAGE, hit_nothing, page, tables
-from bench.chaos.trial import FAULTS, Trial, _kill_one, _targets
+from bench.chaos.trial import FAULTS, Trial, _kill_one, _targets, _workers
 from bench.chaos.world import ROOT, VARIANTS, Control, Started, World, built_faults, prefect_server, signal_to
 from oapl_core.run_folder.run import Run
+from oapl_core.sandbox import probe
 from tests.core.verdicts.test_verify import SLOW, made_run
+from tests.core.verdicts.test_verify import verdicts as read_verdicts
 from tests.synthetic_run import Sizes, write_synthetic_run
 
 SIZES = Sizes(train=6, validation=3, heldout=3, group=2, samples=2, epochs=(1, 2))
@@ -131,17 +133,32 @@ def test_a_process_without_the_mark_is_known_by_its_parent_also_when_that_is_gon
         assert signal_to(orphan, signal.SIGKILL)
 
 
-def test_a_worker_of_the_verifier_is_found_and_killed_and_when_all_is_over_nothing_was_hit(tmp_path: Path) -> None:
+def test_a_worker_of_the_verifier_is_found_and_killed_and_when_all_is_over_nothing_was_hit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, one = made_run(tmp_path / "run", parts=4, right=SLOW), trial(tmp_path, 0, "share", "plain")
     command = [sys.executable, "-m", "oapl_core.verdicts.verify", str(run.root), "--round", "0"]
     environment = {**os.environ, MARK: str(one.world.folder), "PYTHONPATH": str(ROOT)}
+    killed = list[tuple[int, list[int]]]()
+
+    def kill(process: int, number: int) -> bool:
+        killed.append((process, _targets(one, started)["verifier"]))
+        return signal_to(process, number)
+
+    monkeypatch.setattr("bench.chaos.trial.signal_to", kill)
     with Started(command, environment, tmp_path / "output", one.world.family) as started:
-        _kill_one(one, started, lambda: _targets(one, started).get("verifier", []))
-        assert not one.outcome.hit_nothing and one.outcome.what.startswith("; one of ")
+        _kill_one(one, started, partial(_workers, one, started))
+        assert not one.outcome.hit_nothing and one.outcome.what == "; one of 1"
         assert started.wait(120).code == 0, started.output
-        _kill_one(one, started, lambda: _targets(one, started).get("verifier", []))
+        _kill_one(one, started, partial(_workers, one, started))
     told = dict(vars(one.outcome))  # mypy remembers what the first call left
     assert told["hit_nothing"] and told["what"].endswith("; none was there")
+    ((victim, watchers),) = killed
+    assert len(watchers) == 2 and victim in watchers, (
+        "what a fork server forked is not hit, nor is the one in its proof"
+    )
+    found = {row["sandbox_level"] for row in read_verdicts(run)}
+    assert found == {probe()}, "isolation is not weakened"
     assert one.world.leftovers() == []
 
 

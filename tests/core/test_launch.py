@@ -26,7 +26,7 @@ from oapl_core.settings.experiment_file import parse_experiment
 from oapl_core.settings.operation.time_limits import TimeLimits
 from oapl_core.stage import disk_error
 from oapl_core.temporary import _prefix
-from tests.processes import started
+from tests.processes import kill_alone, started
 
 # A stage whose grandchild moves to a session of its own and ignores SIGTERM, as engine workers do.
 STUBBORN = """
@@ -250,8 +250,7 @@ def test_nothing_outlives_a_killed_orchestrator(run: Run, tmp_path: Path) -> Non
     command = [sys.executable, "-c", code]
     with started(command, env=dict(os.environ), stdout=subprocess.DEVNULL) as orchestrator:
         assert wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-        os.kill(orchestrator.pid, signal.SIGKILL)
-        orchestrator.wait()
+        kill_alone(orchestrator)
     assert wait_until(lambda: not any(alive(int(p)) for p in pids.read_text().split()))
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,9 @@ def test_a_slurm_job_that_is_warned_tells_its_run_and_queues_itself_again(tmp_pa
     with started(["bash", FOLDER / "slurm.sh", "my.toml"], env=slurm(tmp_path), start_new_session=True) as job:
         wait_until((tmp_path / "begun").exists)
         job.send_signal(signal.SIGUSR1)
-        job.wait(30)
+        job.wait(90)  # a signal that comes before its `wait` is answered first, and the end of srun's sleep waited for
+    with suppress(ProcessLookupError):
+        os.killpg(job.pid, signal.SIGKILL)  # what stands for srun
     assert (tmp_path / "notes").read_text().splitlines() == [
         "scancel --signal=USR1 7.0",
         "sleep 120",

@@ -20,7 +20,7 @@ from oapl_core.run_folder.run import Run
 from oapl_core.settings.experiment_file import parse_experiment
 from tests.core.rollouts.test_in_flight import wait_for
 from tests.hub import COMMIT, Hub, serve
-from tests.processes import started
+from tests.processes import kill_alone, started
 from tests.sampling_run import made_up_model
 from tests.whole_run import ROOT, command, small_demo
 
@@ -105,10 +105,11 @@ def test_a_snapshot_is_fetched_recorded_and_fetched_once(tmp_path: Path, model: 
 def test_a_killed_fetch_keeps_its_whole_files_and_the_next_one_ends_it(tmp_path: Path, model: Path) -> None:
     run, home = make_run(tmp_path), tmp_path / "home"
     with serve(model, stall_after=1_000_000) as hub:
-        with started(stage(run), cwd=ROOT, env=environment(hub, home), stderr=subprocess.DEVNULL):
+        with started(stage(run), cwd=ROOT, env=environment(hub, home), stderr=subprocess.DEVNULL) as process:
             assert hub.stalled.wait(60)
             blobs = home / "hub" / "models--someone--tiny" / "blobs"
             wait_for(lambda: len([p for p in blobs.iterdir() if p.suffix != ".incomplete"]) == 3)
+            kill_alone(process)
         assert not run.base_record.exists()
         before, hub.stall_after = len(hub.asked), None
         assert fetch(run, hub, home).returncode == 0

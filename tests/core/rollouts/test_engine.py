@@ -15,7 +15,7 @@ from oapl_core.settings.training import TrainingConfig
 from oapl_core.tables import ROLLOUTS, read_table
 from oapl_core.turns.rows import prompt_hash
 from tests.core.rollouts.engine_session import GROUP, PROMPTS, SHORT, requests, sampling_run
-from tests.processes import started
+from tests.processes import kill_alone, started
 from tests.tiny_model import TEXTS
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="the engine is not installed")
@@ -225,6 +225,7 @@ def test_a_round_killed_while_sampling_goes_on_and_ends_the_same(
     with started(command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not recorded(run):
             time.sleep(0.005)
+        kill_alone(process)
     kept = {path: path.stat().st_mtime_ns for path in recorded(run)}
     assert 0 < len(kept) < len(recorded(whole)), "killed in the middle"
     finished = subprocess.run(command, cwd=root, capture_output=True, text=True)

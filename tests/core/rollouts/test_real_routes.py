@@ -19,7 +19,7 @@ from tests.core.rollouts.test_killed import REAL, content, generate_in_a_process
 from tests.core.rollouts.test_routes import judge
 from tests.core.training.made_round import TRAINING, train_in_a_process
 from tests.family_models import write_family
-from tests.processes import started
+from tests.processes import kill_alone, started
 from tests.sampling_run import make_run
 
 pytestmark = [
@@ -77,6 +77,7 @@ def test_a_round_that_is_killed_trains_on_its_routes_and_the_next_one_starts(roo
         while not list(run.rollouts(0).glob(".in_flight/*/*.piece")):
             assert process.poll() is None
             time.sleep(0.05)
+        kill_alone(process)
     generate_in_a_process(run, root)
     assert content(run, "run", "logprobs") == content(whole, "run", "logprobs")
     parts = [sorted(one.rollouts(0).glob("part-*.parquet")) for one in (run, whole)]

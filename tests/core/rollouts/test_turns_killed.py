@@ -12,7 +12,7 @@ import pytest
 
 from oapl_core.run_folder.run import Run
 from oapl_core.tables import ROLLOUTS, read_table
-from tests.processes import started
+from tests.processes import kill_alone, started
 from tests.speaking_sampler import speaking_run
 from tests.whole_run import made_more_than_once
 
@@ -62,8 +62,7 @@ def test_killed_at_random_moments_each_trajectory_is_there_once(
                 break
         time.sleep(draw.uniform(0.0, 1.5))
         below |= set(process.children(recursive=True))
-        process.kill()
-        process.wait()
+        kill_alone(process)
     _, alive = psutil.wait_procs(below, timeout=30)
     assert below
     assert not alive, f"left behind: {alive}"
@@ -85,7 +84,6 @@ def test_a_stage_that_is_killed_in_a_tool_leaves_no_session(tmp_path: Path, root
         assert process.stdout and process.stdout.readline() == b"ready\n"
         below = psutil.Process(process.pid).children(recursive=True)
         assert len(below) >= 4  # watcher, gatekeeper, server, keeper, session
-        process.kill()
-        process.wait()
+        kill_alone(process)
     _, alive = psutil.wait_procs(below, timeout=30)
     assert not alive

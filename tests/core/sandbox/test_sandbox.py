@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from oapl_core.errors import SandboxError
-from oapl_core.sandbox import Execution, Limits, Program, probe
+from oapl_core.sandbox import Execution, Limits, Program, probe, wire
+from oapl_core.sandbox import sandbox as module
 from oapl_core.sandbox.sandbox import Level, Sandbox
 from oapl_core.sandbox.seccomp import ALLOWED, allowlist, denylist
 from oapl_core.sandbox.server_process import ServerProcess
@@ -256,6 +257,41 @@ def test_a_server_that_cannot_be_started_again_at_once_is_started_later(
         with pytest.raises(SandboxError, match=f"in 3 attempts: no fork server could be started: {failure}"):
             sandbox.run(ECHO, [b"1"], LIMITS)
         assert sandbox.run(ECHO, [b"1"], LIMITS)[0].stdout == b"1\n"
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, kills: int = 1) -> list[int]:
+    """Before each of the first ``kills`` calls of a function all servers are killed that were started since now."""
+    before, whole, left = sandboxes.descendants(os.getpid()), getattr(where, name), kills * [1]
+
+    def called(*given: Any) -> Any:
+        if left:
+            left.pop()
+            for pid in sandboxes.descendants(os.getpid()) - before:
+                with suppress(ProcessLookupError):  # it has gone with the one before
+                    os.kill(pid, signal.SIGKILL)
+        return whole(*given)
+
+    monkeypatch.setattr(where, name, called)
+    return left
+
+
+@pytest.mark.parametrize(("where", "name"), [(module, "prove"), (wire, "receive")], ids=["proof", "start"])
+def test_a_server_that_is_killed_while_a_level_is_proven_does_not_weaken_it(
+    sandbox: Sandbox, where: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = kill_at(monkeypatch, where, name)
+    with Sandbox(workers=2, level=sandboxes.LEVEL) as one:
+        assert not left
+        assert (one.level, len(one.server_pids)) == (sandbox.level, 2)
+        assert one.run(ECHO, [b"1"], LIMITS)[0].stdout == b"1\n"
+
+
+def test_a_level_whose_servers_are_killed_again_and_again_is_not_available(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at(monkeypatch, module, "prove", kills=2)
+    with pytest.raises(SandboxError, match="is not available: the fork server died"), Sandbox(1, level=sandbox.level):
+        pass
 
 
 def test_killing_the_process_inside_the_namespaces_loses_no_execution() -> None:

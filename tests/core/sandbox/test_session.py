@@ -16,7 +16,7 @@ from oapl_core.sandbox.sandbox import Sandbox
 from oapl_core.sandbox.session import Session, SessionLost
 from tests import sandboxes
 from tests.core.verdicts.catalogue import PROGRAMS
-from tests.processes import started
+from tests.processes import kill_alone, started
 
 LIMITS = Limits(cpu_s=0.5, wall_s=1.5, memory_mb=256, output_mb=1)
 SEVEN = "\nprint(7)\n"
@@ -193,8 +193,7 @@ def test_sessions_die_with_a_supervisor_that_is_killed(root: Path) -> None:
         assert process.stdout.readline() == b"ready\n"
         below = sandboxes.descendants(process.pid)
         assert len(below) >= 2 + 2 * 3
-        process.kill()
-        process.wait()
+        kill_alone(process)
     assert gone(below)
 
 

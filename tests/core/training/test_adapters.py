@@ -16,7 +16,7 @@ from oapl_core.settings.training import AdapterConfig
 from oapl_core.training.model.adapters import add_adapter, merged_weights
 from oapl_core.training.model.logprobs import Policy
 from tests.core.training.made_round import make_run, plain_logprobs, train_in_a_process, write_groups
-from tests.processes import started
+from tests.processes import kill_alone, started
 from tests.tiny_model import write_tiny_model
 
 RANK = 4
@@ -126,6 +126,7 @@ def test_a_killed_round_with_adapters_ends_with_the_same_bits(
             assert process.poll() is None, "ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.002)
+        kill_alone(process)
     assert not run.checkpoint(0, 2).exists()
     train_in_a_process(run)
     for file in ("model.safetensors", "adapter/adapter_model.safetensors"):

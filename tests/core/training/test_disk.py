@@ -11,7 +11,7 @@ from oapl_core.errors import StageFailed
 from oapl_core.training.job import make_job
 from oapl_core.training.saving.disk import check_room, needed
 from tests.core.training.made_round import made_groups, make_run, write_groups
-from tests.processes import started
+from tests.processes import kill_alone, started
 from tests.tiny_model import write_tiny_model
 
 
@@ -93,7 +93,6 @@ def test_a_real_state_is_not_larger_than_its_estimate(tmp_path: Path, large_mode
         states, found = run.checkpoints(0) / "state", 0
         while process.poll() is None and not found:
             for state in states.glob("epoch_*"):
-                process.kill()
-                process.wait()
+                kill_alone(process)
                 found = sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
     assert 0.6 < found / needed(large_model, 1).state_bytes < 1.1

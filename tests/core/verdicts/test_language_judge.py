@@ -20,7 +20,7 @@ from oapl_core.verdicts.verifier import Verdict
 from oapl_core.verdicts.workers.function_pool import FunctionCall
 from tests.architecture.sources import ROOT
 from tests.core.verdicts.judge_server import JudgeServer, serving
-from tests.processes import started
+from tests.processes import kill_alone, started
 
 PROMPT = "{% set system = 'You judge.' %}\n{{ problem.statement }} ({{ verdict.outcome }})\n---\n{{ response }}"
 GOOD, BAD = "right \ud800", "wrong"
@@ -213,8 +213,9 @@ def test_killed_on_the_way_it_asks_for_nothing_twice(tmp_path: Path) -> None:
     with serving(slowly) as server:
         arguments = [sys.executable, "-c", KILLED, str(tmp_path), server.url]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        with started(arguments, env=environment):
+        with started(arguments, env=environment) as process:
             _wait(server, 20)
+            kill_alone(process)
         subprocess.run(arguments, env=environment, check=True, timeout=60)
         rows = {said(json.loads(body)): count for body, count in server.seen.items()}
     canaries = {"right", "wrong"}

@@ -20,7 +20,7 @@ from oapl_core.run_folder.run import Run
 from oapl_extras.exchange.outgoing import checkpoint_of
 from oapl_extras.exchange.scrubbing import refuse_secrets, secrets, without_paths
 from tests.hub_store import TOKEN, HubStore, hub_store
-from tests.processes import started
+from tests.processes import kill_alone, started
 from tests.synthetic_run import write_synthetic_run
 from tests.tiny_model import write_tiny_model
 from tests.whole_run import called
@@ -100,8 +100,9 @@ def test_killed_half_way_it_goes_up_whole_the_next_time(made: Run) -> None:
             "me/data",
             "what=rollouts",
         ]
-        with started(command, env={**os.environ, **store.environment}, stdout=subprocess.DEVNULL):
+        with started(command, env={**os.environ, **store.environment}, stdout=subprocess.DEVNULL) as process:
             assert store.stalled.wait(60)
+            kill_alone(process)
         assert store.repositories["datasets/me/data"] == {}, "half a push is not seen by anybody"
         store.stall_at, before = None, list(store.uploads)
         subprocess.run(command, env={**os.environ, **store.environment}, check=True, capture_output=True)
