@@ -58,7 +58,7 @@ def tables() -> dict[str, Callable[[], str]]:
     warm, wanted = "beta2 = 0.3, rate 1.25e-4", ("unanchored", "asymmetric", "tapered", "positives", "topr", "rft")
     found["warm"] = partial(other_setting, "countdown", "beta2 = 0.1, rate 2.5e-4", warm, wanted)
     found["warm-widths"], found["habits-bases"] = warm_widths, partial(bases, "habits")
-    for bed in ("demo", "habits"):
+    for bed in ("demo", "habits", "habits_rate"):
         found[f"{bed}-fresh"] = partial(fresh_by_base, bed)
     for bed in BEDS:
         found |= {f"{bed}-{step}": partial(methods, bed, step) for step in STEPS}
