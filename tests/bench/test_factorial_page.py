@@ -38,9 +38,9 @@ def test_an_arm_that_diverged_on_a_base_leaves_its_questions_open_and_the_others
         }
 
     monkeypatch.setattr(factorial_page, "rows", without)
-    asked = {row.question: row for row in factorial_page.of_bed("habits", "bed 3", 90)}
+    asked = {row.question: row for row in factorial_page.of_bed("habits", "bed 3", 270)}
     monkeypatch.setattr(factorial_page, "rows", real)
-    before = {row.question: row for row in factorial_page.of_bed("habits", "bed 3", 90)}
+    before = {row.question: row for row in factorial_page.of_bed("habits", "bed 3", 270)}
     changed = [question for question, row in asked.items() if row != before[question]]
     assert changed == ["2. OAPL on correct answers alone: gain less half of the gap"]
     assert (asked[changed[0]].verdict, asked[changed[0]].found) == ("no answers on habits-seed3", None)
