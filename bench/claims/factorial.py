@@ -132,7 +132,12 @@ def lower() -> list[SideArm]:
 
 def fresh() -> list[SideArm]:
     """GRPO off by one at the twelve rates of the methods without a temperature."""
-    return [SideArm(f"{FRESH} rate={rate:g}", GrpoTokenIs(), rate) for rate in (*RATES_ALONE, *WIDER_ALONE)]
+    return [at(rate) for rate in (*RATES_ALONE, *WIDER_ALONE)]
+
+
+def at(rate: float) -> SideArm:
+    """GRPO off by one at a rate."""
+    return SideArm(f"{FRESH} rate={rate:g}", GrpoTokenIs(), rate)
 
 
 def every() -> list[SideArm]:

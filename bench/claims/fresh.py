@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bench.claims.algorithm_1 import Arm, Lagged
-from bench.claims.factorial import FRESH, best, fresh
+from bench.claims.factorial import FRESH, at, best, fresh
 from bench.claims.many_arms import (
     ANSWERED,
     GROUPS_PER_STEP,
@@ -60,9 +60,10 @@ def main() -> None:
     parser.add_argument("--bases", nargs="+", required=True)
     parser.add_argument("--chosen", type=Path, help="what `judged choose` wrote")
     parser.add_argument("--best-of", default="", help="base whose best rates plan `again` tries")
+    parser.add_argument("--rate", type=float, help="plan `long` at this rate, whatever was chosen")
     parser.add_argument("--steps", type=int, help="fewer steps, to try it")
     options = parser.parse_args()
-    arms = arms_of(options.plan, options.chosen, options.best_of)
+    arms = [at(options.rate)] if options.rate else arms_of(options.plan, options.chosen, options.best_of)
     options.to.mkdir(parents=True, exist_ok=True)
     for base in options.bases:
         # a trial is not taken for the job
