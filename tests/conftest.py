@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -131,6 +132,14 @@ def _figures_drawn_once() -> Iterator[None]:
 def _no_orphans() -> Iterator[None]:
     yield
     end_orphans()
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """`oapl run` in this process ignores SIGUSR1 from then on, and a shell that inherits that could set no trap."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.fixture(autouse=True)
