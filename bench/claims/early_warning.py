@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.claims.results import fell
-from bench.claims.train import train
+from bench.claims.train import tell, train
 from oapl_core.objectives import Method, Oapl
 from oapl_core.objectives.clipped.cispo import Cispo
 from oapl_core.objectives.clipped.grpo import GrpoTokenIs
@@ -91,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     wanted = {name: arm for name, arm in arms().items() if name.startswith(options.only)}
     if not options.report:
-        train(options.run, options.to, wanted)
+        tell(train(options.run, options.to, wanted))
         return
     for name in wanted:
         if (path := options.to / options.run.name / f"{name}.json").exists():

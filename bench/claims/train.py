@@ -15,15 +15,16 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oapl_core.errors import Diverged, StageFailed
 from oapl_core.progress import say
 
 if TYPE_CHECKING:
     from bench.claims.algorithm_1 import Arm
+    from bench.claims.machine import Machine
 
 
 def main() -> None:
@@ -47,7 +48,11 @@ def main() -> None:
         if re.fullmatch(rf"(?:{options.only or '.*'})(-seed\d+)?", name)
     }
     end = time.monotonic() + 60 * options.minutes
-    failed = [name for run in options.runs for name in train(run, options.to, wanted, end, options.models)]
+    tell([name for run in options.runs for name in train(run, options.to, wanted, end, options.models)])
+
+
+def tell(failed: Sequence[str]) -> None:
+    """End the command, with a line, if arms failed."""
     if failed:
         sys.exit(f"{len(failed)} arms failed, and the next call tries them again: {', '.join(failed)}")
 
@@ -85,32 +90,42 @@ def train(
         for number, (name, arm) in enumerate(missing.items(), 1):
             if time.monotonic() > end:
                 break
-            start = time.monotonic()
-            lagged, failure = arm.start(machine, Path(scratch)), None
             at = f"{run_dir.name}: arm {number}/{len(missing)} {name}"
             try:
-                lagged.run(lambda line, at=at: say(f"{at}: {line}"))  # type: ignore[misc]
-            except Diverged as error:
-                failure = str(error)
+                found = result(arm, machine, Path(scratch), at, to / "models" / name if keep_models else None)
             except StageFailed as error:
                 say(f"{at}: {error}")
                 failed.append(name)
                 continue
-            if keep_models and failure is None:
-                lagged.keep(to / "models" / name)
-            found = {
-                "base": run_dir.name,
-                "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-                "arm": arm.settings(),
-                "failure": failure,
-                "wall_s": round(time.monotonic() - start, 1),
-                "evaluations": lagged.evaluations,
-                "steps": lagged.metrics,
-            }
             draft = to / f".tmp-{name}"
-            draft.write_text(json.dumps(found))
+            draft.write_text(json.dumps({"base": run_dir.name, **found}))
             draft.rename(to / f"{name}.json")
     return failed
+
+
+def result(arm: "Arm", machine: "Machine", scratch: Path, at: str, model: Path | None) -> dict[str, Any]:
+    """Train an arm; what it is and came to, of one that diverged all before that. ``model`` gets its last weights.
+
+    Raises:
+        StageFailed: it ended for another reason, and may not the next time.
+    """
+    import torch
+
+    start, lagged, failure = time.monotonic(), arm.start(machine, scratch), None
+    try:
+        lagged.run(lambda line: say(f"{at}: {line}"))
+    except Diverged as error:
+        failure = str(error)
+    if model and failure is None:
+        lagged.keep(model)
+    return {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "arm": arm.settings(),
+        "failure": failure,
+        "wall_s": round(time.monotonic() - start, 1),
+        "evaluations": lagged.evaluations,
+        "steps": lagged.metrics,
+    }
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from bench.claims import carried
+from bench.claims import carried, train
 from bench.claims.algorithm_1 import Arm, Lagged
 from bench.claims.bases import heldout_problems
 from bench.claims.grouped import GroupedPolicy
 from bench.claims.machine import Machine
 from data.demo import generate
+from oapl_core.errors import Diverged, StageFailed
 from oapl_core.model_files.model_folder import check_same_architecture, policy_hash
 from oapl_core.objectives import Oapl
 from oapl_core.objectives.clipped.grpo import GrpoTokenIs
@@ -229,3 +230,25 @@ def test_shares_of_rollouts_by_hand() -> None:
     found = carried.about({"base": "b", "rollouts_sha256": "abc", "rollouts": rows})
     shares = {"correct": 0.5, "mixed_groups": 0.5, "wrong_groups": 0.25, "correct_in_groups_all_correct": 0.5}
     assert found == {"base": "b", "rollouts_sha256": "abc", "rollouts": 8, **shares}
+
+
+def test_an_arm_that_diverges_is_a_result_without_weights_and_another_failure_is_none(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm, made = short(Oapl(regression_temperature=0.1), 1, steps=2), machine(model, tmp_path / "kept")
+    whole = train.result(arm, made, tmp_path, "tiny", tmp_path / "whole")
+    assert whole["failure"] is None and [row["step"] for row in whole["evaluations"]] == [0, 2]
+    assert (tmp_path / "whole" / "model.safetensors").exists()
+    for error, failure in ((Diverged("not finite"), "not finite"), (StageFailed("memory ran out"), None)):
+
+        def _interval(self: Lagged, steps: int, error: StageFailed = error) -> None:
+            raise error
+
+        monkeypatch.setattr(Lagged, "_interval", _interval)
+        if failure:
+            found = train.result(arm, made, tmp_path, "tiny", tmp_path / "none")
+            assert found["failure"] == failure and [row["step"] for row in found["evaluations"]] == [0]
+        else:
+            with pytest.raises(StageFailed, match="memory ran out"):
+                train.result(arm, made, tmp_path, "tiny", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
